@@ -1,7 +1,8 @@
 """Is the house in order?  ``python -m tests.house``, a part of ``make check``.
 
 CONTRIBUTING.md says what order is: the sizes of files, functions and constructors, who writes the
-fields of a bolt, where its states change.  Here it is measured, on the syntax alone.  Prints what
+fields of a bolt, where its states change, where it is decided how long to wait before the next try
+and whose fault a failure is.  Here it is measured, on the syntax alone.  Prints what
 breaks a rule and where, then the figures; exit code 1 if anything does.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,6 +49,29 @@ LENT_FIELDS: Final = {
 }
 STATE_FILE: Final = "flowctl/core/state.py"
 STATES: Final = ("BoltState", "Liveness")
+RETRY_FILE: Final = "flowctl/core/retry.py"
+BLAME_FILE: Final = "flowctl/core/blame.py"
+# What may be made in one file only.
+MADE_IN: Final = {"Pause": RETRY_FILE, "Breaker": BLAME_FILE}
+# Waits that double and are no pause before another try of what failed.
+OTHER_WAITS: Final = {
+    "flowctl/core/pacing/headroom.py": "how long a limit is known to be too low to ask for more",
+    "flowctl/core/pacing/ramp.py": "how long the law keeps a limit before it tries a higher one",
+    "flowctl/core/ranges/splits.py": "how long a bolt has to answer, by its path",
+    "flowctl/runtime/endings.py": "how long a bolt may be silent before it is ended",
+    "adapters/pyspark_flowctl/supervisor.py": "how often Spark is asked for its slots",
+}
+# How constants and classes are called that decide about retries and blame.
+_RETRY_NAME: Final = re.compile(
+    r"(^|_)(BACKOFF|RETRY|GIVE_UP|GIVEN_UP|IN_A_ROW|BAD_END)(_|$)|Backoff|Attempts|Retries|Breaker$"
+)
+_WAIT_NAME: Final = re.compile(r"(wait|pause|back_?off|rest|retry|first|after)\w*_s$", re.I)
+RETRY_NAMES: Final = {  # that mean something else, or are what it works with
+    "_BACKOFF": "flowctl/core/rtt.py",  # of a time-out (RFC 6298)
+    "_BACKOFF_RATIO": "flowctl/core/window/baselines/aimd.py",  # by which a window shrinks
+    "_RETRY_S": "adapters/flowctl_sql/_sqlite.py",  # how often it looks whether a lock is free
+    "Breaker": "flowctl/core/breaker.py",
+}
 _CHANGES: Final = {
     "add", "append", "appendleft", "clear", "discard", "extend", "pop", "popitem", "popleft",
     "remove", "setdefault", "update",
@@ -250,6 +275,69 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
+# -- retries and blame -------------------------------------------------------------------------
+
+
+def stray_retries(sources: Iterable[Source]) -> Iterator[Breach]:
+    """Pauses before another try, and judgements of whose fault a failure is, beside those of
+    :data:`RETRY_FILE` and :data:`BLAME_FILE`."""
+    for source in sources:
+        if source.path in (RETRY_FILE, BLAME_FILE):
+            continue
+        for node in source.nodes:
+            what = _made(node, source.path) or _named(node, source.path)
+            if not what and source.path not in OTHER_WAITS and doubles_a_wait(node):
+                what = f"a wait that doubles, beside {RETRY_FILE}"
+            if what:
+                yield Breach(source.path, getattr(node, "lineno", 1), what)
+
+
+def _made(node: ast.AST, path: str) -> str:
+    if not (isinstance(node, ast.Call) and _text(node.func) in MADE_IN):
+        return ""
+    name = _text(node.func)
+    return "" if path == MADE_IN[name] else f"makes a {name}, which only {MADE_IN[name]} may"
+
+
+def _named(node: ast.AST, path: str) -> str:
+    """What is said of a class or a constant that is called as if it decided this."""
+    names: list[str] = []
+    if isinstance(node, ast.ClassDef):
+        names = [node.name]
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [each.id for each in targets if isinstance(each, ast.Name)]
+    for name in names:
+        is_constant = isinstance(node, ast.ClassDef) or name.isupper()
+        if is_constant and _RETRY_NAME.search(name) and RETRY_NAMES.get(name) != path:
+            return f"{name}: belongs to {RETRY_FILE} or {BLAME_FILE}"
+    return ""
+
+
+def doubles_a_wait(node: ast.AST) -> bool:
+    """Whether it is ``wait_s *= 2``, or has ``2 * wait_s`` or ``first_s * 2 ** n`` in it."""
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.op, ast.Mult) and _is_wait(node.target) and _is_two(node.value)
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return False
+    for one, other in ((node.left, node.right), (node.right, node.left)):
+        if _is_wait(one) and (_is_two(other) or _is_power_of_two(other)):
+            return True
+    return False
+
+
+def _is_wait(node: ast.expr) -> bool:
+    return _WAIT_NAME.search(_text(node)) is not None
+
+
+def _is_two(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 2
+
+
+def _is_power_of_two(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _is_two(node.left)
+
+
 # -- what is said of it ------------------------------------------------------------------------
 
 
@@ -310,6 +398,7 @@ def breaches() -> list[Breach]:
         *wide_constructors(sources),
         *foreign_writes(sources),
         *stray_tables(sources),
+        *stray_retries(sources),
     ]
 
 
@@ -322,6 +411,7 @@ def figures() -> list[str]:
     most, widest = max(each for each in wide if each[1] not in PUBLIC_BUILDERS)
     foreign = len(list(foreign_writes(sources)))
     tables = len(list(stray_tables(sources)))
+    retries = len(list(stray_retries(sources)))
     return [
         f"lines a file, median / p90 / max: {_spread(of_files)}",
         f"lines a function, median / p90 / max: {_spread(of_functions)}",
@@ -329,6 +419,7 @@ def figures() -> list[str]:
         *(f"  {name}: {why}" for name, why in sorted(PUBLIC_BUILDERS.items())),
         f"lines outside a bolt's own class that write its fields: {foreign}",
         f"tables of states beside {STATE_FILE}: {tables}",
+        f"pauses and blame beside {RETRY_FILE} and {BLAME_FILE}: {retries}",
         f"public docstrings / annotated: {_share(documented(sources))}"
         f" / {_share(annotated(sources))}",
     ]

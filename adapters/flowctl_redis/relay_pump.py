@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from flowctl.core.retry import RELAY
 from flowctl.logs import ModuleLogger
 from flowctl_redis.faults import expected
 from flowctl_redis.relay_duct import ENTRIES_MAX, Duct
@@ -22,8 +23,6 @@ from flowctl_redis.relay_duct import ENTRIES_MAX, Duct
 BLOCK_S: Final = 1.0
 # Redis may take this long for an answer; longer than a read waits there.
 SOCKET_TIMEOUT_S: Final = 5.0
-_PAUSE_FIRST_S: Final = 0.02  # a restart is over soon
-_PAUSE_MOST_S: Final = 0.5
 _LOOK_AT_FULL_S: Final = 0.02  # as often as a reader that is a continent away takes something
 _STOP_S: Final = 1.0  # what is left when a pump is closed goes out within this, or not at all
 _TWICE: Final = "equal or smaller"  # what Redis says of an entry that it has already
@@ -281,7 +280,7 @@ class _Away:
         self._away_max_s = away_max_s
         self._is_over = is_over
         self._since_s: float | None = None
-        self._pause_s = _PAUSE_FIRST_S
+        self._pauses = RELAY.waits()
 
     @property
     def is_away(self) -> bool:
@@ -295,16 +294,15 @@ class _Away:
             _log.warning("relay_away", reason=type(error).__name__)
         if now_s - self._since_s > self._away_max_s:
             self._is_over.set()
-        self._is_over.wait(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _PAUSE_MOST_S)
+        self._is_over.wait(next(self._pauses))
 
     def is_back(self) -> None:
         """It has answered."""
         if self._since_s is not None:
             away_s = round(time.monotonic() - self._since_s, 1)
             _log.warning("relay_back", away_s=away_s)
+            self._pauses = RELAY.waits()
         self._since_s = None
-        self._pause_s = _PAUSE_FIRST_S
 
 
 def _is_refusal(reply: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from flowctl import errors
+from flowctl.core.retry import RESTART, RESTART_KILLED, WELL_AFTER_S
 from flowctl.errors import ConfigError, FlowctlError, JobError, UnrunnableError
 from flowctl.ports import Endpoint
 
@@ -47,15 +48,6 @@ class GiveUp(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-# A worker that has lived this long had connected and worked: what came before doesn't count.
-STEADY_S = 10.0
-# Exponential.  5 s is what a user would still call "comes back by itself", and keeps a hopeless
-# bolt (some 0.3 s of work per start) near 5 % of a core.
-BACKOFF_FIRST_S = 0.1
-BACKOFF_MAX_S = 5.0
-# A killed worker should be back soon however often it is killed; a process that kills its worker
-# is stopped by the attempts of its tuple, not here.
-BACKOFF_CRASHED_MAX_S = 1.0
 # How many failures in a row of one kind are tolerated; kinds not named never give up.
 REPEATS_MAX: dict[Kind, int] = {
     "gone": 1,
@@ -87,13 +79,12 @@ class RestartPolicy:
         self._count(outcome)
         if outcome.error in _FINAL or self._repeats >= REPEATS_MAX.get(outcome.kind, sys.maxsize):
             return GiveUp(describe(outcome), remedy_for(outcome, self._endpoint))
-        wait_s = BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10)  # 10: the maximum is passed
-        longest_s = BACKOFF_CRASHED_MAX_S if outcome.kind == "crashed" else BACKOFF_MAX_S
-        return Restart(min(wait_s, longest_s), describe(outcome))
+        pause = RESTART_KILLED if outcome.kind == "crashed" else RESTART
+        return Restart(pause.after(self._failures), describe(outcome))
 
     def _count(self, outcome: Outcome) -> None:
         # A bolt that raises had not connected, however long it took.
-        if outcome.lived_s >= STEADY_S and outcome.kind not in ("load", "error"):
+        if outcome.lived_s >= WELL_AFTER_S and outcome.kind not in ("load", "error"):
             self._failures = self._repeats = 0
         if outcome.kind != self._kind:
             self._repeats = 0

@@ -6,23 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from flowctl.arguments import check_arguments
 from flowctl.bolts.counts import check_count
 from flowctl.bolts.descriptors import check_descriptors
 from flowctl.bolts.worker import FlowControlBolt
+from flowctl.core.retry import RESTART, WELL_AFTER_S
 from flowctl.errors import AuthenticationError, ConfigError, WireError
 from flowctl.failure.callables import check_process
 from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
-
-# A bolt that dies at once is not restarted in a tight loop, and a short restart goes unnoticed.
-_RESTART_PAUSE_FIRST_S: Final = 0.1
-_RESTART_PAUSE_MAX_S: Final = 5.0
-# A bolt that lived this long was healthy: its next restart counts as the first.
-_WELL_AFTER_S: Final = 10.0
 
 
 class LocalBolts:
@@ -125,7 +119,7 @@ class _Run:
 
     def _supervise(self, bolt: str) -> None:
         self._notify(BoltNotice(bolt, "starting"))
-        pause_s = _RESTART_PAUSE_FIRST_S
+        pauses = RESTART.waits()
         while not self._stopping.is_set():
             began_at_s = time.monotonic()
             try:
@@ -137,11 +131,10 @@ class _Run:
                 detail = ": ".join(filter(None, (type(error).__name__, str(error))))
             if detail is None or self._stopping.is_set():
                 return
-            if time.monotonic() - began_at_s > _WELL_AFTER_S:
-                pause_s = _RESTART_PAUSE_FIRST_S
+            if time.monotonic() - began_at_s > WELL_AFTER_S:
+                pauses = RESTART.waits()
             self._notify(BoltNotice(bolt, "restarting", detail))
-            self._stopping.wait(pause_s)
-            pause_s = min(pause_s * 2, _RESTART_PAUSE_MAX_S)
+            self._stopping.wait(next(pauses))
 
     def _run_once(self, bolt: str) -> str | None:
         """Run the bolt for one connection; return why it must restart, or None if it need not."""

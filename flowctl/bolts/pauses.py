@@ -24,13 +24,9 @@ not have taken a tuple.  Tuples that are queued meanwhile can be taken back by t
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-FIRST_S: Final = 0.5  # two calls a second: a restarting target is not kept busy by them
-MOST_S: Final = 2.0  # and a recovered target is noticed within this time
-# Longer waits are left to the driver: it knows all bolts, and can use this one for tuples that go
-# elsewhere.
-_ASKED_MOST_S: Final = 5.0
+from flowctl.core.retry import ASKED_MOST_S, TARGET
 
 
 class _Wait(NamedTuple):
@@ -103,6 +99,5 @@ class Pauses:
 def _wait(row: int, after_s: float | None) -> float:
     """How long to wait after the ``row``-th refusal in a row [s]."""
     if after_s is None:
-        return min(FIRST_S * 2.0 ** min(row - 1, 10), MOST_S)
-    asked_s = min(after_s, _ASKED_MOST_S)
-    return asked_s if row == 1 else max(asked_s, _wait(row - 1, None))
+        return TARGET.after(row)
+    return TARGET.asked(row, min(after_s, ASKED_MOST_S))

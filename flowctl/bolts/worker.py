@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Outcome, Work
 from flowctl.core.messages import RangeEmission
+from flowctl.core.retry import CONNECT, CONNECT_TRIES
 from flowctl.errors import InfrastructureError
 from flowctl.failure.callables import check_returned, is_async
 from flowctl.failure.classify import RefusalRule
@@ -22,11 +23,6 @@ from flowctl.ports import Endpoint, PerConnection, Process
 from flowctl.wire.frames import Welcome
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.stream import waiting_stream_of
-
-# The spout listens before it starts bolts, so what fails is a full accept queue or a short network
-# failure: eight tries over some 6 s.
-_CONNECT_TRIES: Final = 8
-_CONNECT_PAUSE_FIRST_S: Final = 0.05  # doubled after each
 
 
 class BoltSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,14 +131,13 @@ class FlowControlBolt:
 
     def _connect(self) -> tuple[Welcome, Link]:
         hello = hello_of(self._bolt, self._slots)
-        pause_s = _CONNECT_PAUSE_FIRST_S
-        for tries_left in range(_CONNECT_TRIES - 1, -1, -1):
+        pauses = CONNECT.waits()
+        for tries_left in range(CONNECT_TRIES - 1, -1, -1):
             try:
                 sock, welcome = join_spout(self._endpoint, hello)
             except OSError as error:
-                if not tries_left or self._cancelled.wait(pause_s):
+                if not tries_left or self._cancelled.wait(next(pauses)):
                     raise self._unreachable(error) from None
-                pause_s *= 2
             else:
                 uses_tls = self._endpoint.certificate_pem is not None
                 stream = waiting_stream_of(sock, tls=uses_tls)

@@ -45,7 +45,7 @@ class BoltRegistry:
         self._windows[bolt] = consumer.policy.window
         self._counts[bolt] = (consumer.acked, consumer.records_acked, consumer.moved_away)
         held = consumer.take_all()
-        failures.retries.stop_doubting(bolt, now_s)
+        failures.stop_doubting(bolt, now_s)
         book.counters.bolts_lost += lost
         book.events.append(
             BoltRemoved(at_s=now_s, bolt=bolt, epoch=consumer.epoch, moved=len(held), reason=reason)

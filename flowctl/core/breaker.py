@@ -11,6 +11,8 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+from flowctl.core.retry import TARGET
+
 # So many failures in a row, with no success, before the target counts as down: one of each slot, as
 # all slots fail when a target goes; at least 4, or two bad tuples of a small job would do; at most
 # 32, as a target that is down should not be asked by a thousand slots first.
@@ -22,10 +24,6 @@ _RUN_S: Final = 0.4
 # Where most records are bad, long runs of failures are common though the target is well.  So a run
 # without a refusal must be twice as long as the last if the target came back this lately.
 _LATELY_S: Final = 10.0
-# The first question comes after half a second, the next ones after twice as long each, up to 2 s:
-# one call in 2 s harms no target, and its return is seen within that time.
-_ASK_FIRST_S: Final = 0.5
-_ASK_MAX_S: Final = 2.0
 
 
 class Breaker:
@@ -40,7 +38,6 @@ class Breaker:
     __slots__ = (
         "_after_s",
         "_ask_at_s",
-        "_ask_every_s",
         "_back_at_s",
         "_give_up_after_s",
         "_next_patience",
@@ -68,11 +65,10 @@ class Breaker:
         # something could be sent, but for the time of the next question
         self.waits_until_s: float = inf
         self._ask_at_s = inf
-        self._ask_every_s = _ASK_FIRST_S
         self._back_at_s = -inf
         self.run_began_s: float = -inf  # the first failure of the run
         self._opens_at_s = inf
-        self._after_s = _ASK_FIRST_S
+        self._after_s = TARGET.first_s
         self._patience = self._next_patience = 1  # by which a run of failures must be longer
         self.has_refused: bool = False  # one of the run, or since, was a refusal
 
@@ -108,9 +104,9 @@ class Breaker:
         if len(self.failing) < patience * min(_FAILURES_MAX, max(_FAILURES_MIN, slots)):
             return False
         self._next_patience = 2 * patience
-        self._after_s = max(_ASK_FIRST_S, after_s or 0.0)
+        self._after_s = max(TARGET.first_s, after_s or 0.0)
         # Who asks to be left alone for a second is silent for that long, and is not down for it.
-        run_s = _RUN_S + min(after_s or 0.0, _ASK_MAX_S)
+        run_s = _RUN_S + min(after_s or 0.0, TARGET.most_s)
         self._opens_at_s = min(self.run_began_s + run_s, give_up_at_s)
         return self._open_if_due(now_s)
 
@@ -127,7 +123,6 @@ class Breaker:
         self.is_down = True
         self.down_since_s = self.run_began_s
         self.asked = 0
-        self._ask_every_s = _ASK_FIRST_S
         self._ask_at_s = now_s + self._after_s
         return True
 
@@ -155,8 +150,7 @@ class Breaker:
     def note_asked(self, now_s: float) -> None:
         """A tuple was sent to probe the target."""
         self.asked += 1
-        self._ask_at_s = now_s + self._ask_every_s
-        self._ask_every_s = min(_ASK_MAX_S, 2 * self._ask_every_s)
+        self._ask_at_s = now_s + TARGET.after(self.asked)
 
     def next_s(self) -> float:
         """When :meth:`on_deadline` or another look at what may be sent is due; inf: never."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from flowctl.core.events import BoltState, FlowEvent
 from flowctl.core.messages import Ack, Heartbeat
+from flowctl.core.retry import TARGET
 from flowctl.core.rtt import RttEstimator
 from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import CoreSettings
@@ -28,10 +29,6 @@ _BUSY: Final = BoltState.BUSY
 _RTT_EVERY = 4
 # Until a bolt's own service time is known by so many acks, that of all bolts counts as well.
 _SAMPLES_MIN = 4
-# A bolt that was refused rests as long as its worker does (bolts/pauses.py): half a second, then
-# twice as long each time, up to 2 s: at most two calls a second while the target refuses.
-_REST_S = 0.5
-_DOUBLINGS = 2
 
 
 class NewBolt(NamedTuple):
@@ -322,8 +319,8 @@ class AdaptiveFlowConsumer:
         self._teller.signal(Signal.REFUSED, now_s, None)
         self.armed_at_s = now_s
         if not self.flight or self.slots == 1:
-            self.rests_until_s = now_s + _REST_S * 2 ** min(self.refused_in_a_row, _DOUBLINGS)
-            self.refused_in_a_row += 1
+            self.refused_in_a_row += 1  # it rests as long as its slots do (bolts/pauses.py)
+            self.rests_until_s = now_s + TARGET.after(self.refused_in_a_row)
             self._see(Sign.REFUSED)
 
     def _learn(

@@ -216,7 +216,8 @@ class Emitter:
     def _emit_retry(self, now_s: float) -> Emission | None:
         blocked: list[FlowTuple] = []
         emission = None
-        for flow_tuple in self._failures.retries.take_ready():
+        retries = self._failures.retries
+        while (flow_tuple := retries.take()) is not None:
             avoid = self._avoided(flow_tuple)
             consumer = self._end_phase.pick_idle(avoid)
             other = self._pick_for(flow_tuple, avoid)
@@ -229,7 +230,7 @@ class Emitter:
             if len(blocked) >= _RETRIES_LOOKED_AT:
                 break
         for flow_tuple in blocked:
-            self._failures.retries.put_back(flow_tuple)
+            retries.put_back(flow_tuple)
         return emission
 
     def _emit_doubted(self, now_s: float) -> Emission | None:
@@ -250,10 +251,10 @@ class Emitter:
                 idle.append(consumer)
         if not idle:
             return None
-        for flow_tuple in self._failures.retries.doubted.values():
+        for flow_tuple in self._failures.retries.doubted:
             for consumer in idle:
                 if consumer.bolt not in (flow_tuple.avoided or _NOBODY):
-                    self._failures.retries.discard(flow_tuple.tuple_id)
+                    self._failures.retries.discard(flow_tuple)
                     return self._send_moved(flow_tuple, consumer, now_s)
         return None
 

@@ -1,7 +1,7 @@
 """What becomes of tuples that failed: sent again, perhaps in pieces, or given up (S109, S110).
 
 A fault is ``process`` raising, or its worker dying.  A refusal is the target having no room: no
-fault, but congestion.  :mod:`flowctl.core.blame` says which faults count against records.
+fault, but congestion.  :mod:`flowctl.core.target` says which faults count against records.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import inf
 
 import msgspec
 
-from flowctl.core.blame import GIVEN_UP_FIRST_MAX, REFUSALS_MAX, Blame
+from flowctl.core.blame import GIVEN_UP_FIRST_MAX, REFUSALS_MAX
 from flowctl.core.book import Book, Lost
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import (
@@ -26,10 +26,10 @@ from flowctl.core.events import (
 from flowctl.core.isolation import Isolation
 from flowctl.core.letters import redrive_number
 from flowctl.core.records import AckOutcome, Record
-from flowctl.core.retry import DOUBT_WAIT_MAX_S, RetryQueue, backoff_s
+from flowctl.core.retry import RetryQueue
 from flowctl.core.state import Liveness
 from flowctl.core.target import Refused, Target
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.tuples import FlowTuple, by_deadline
 
 #: Stands in the reason then, for those who say what to do.
 NOTHING_SUCCEEDED = "nothing has succeeded so far, so this is not the records' fault"
@@ -64,21 +64,19 @@ class Failures:
         keeper: Keeper = Keeper.NOBODY,
         chance: Callable[[], float] | None = None,
     ) -> None:
-        settings = book.settings.retry
-        self.retries: RetryQueue = RetryQueue(settings, chance)
-        self.target: Target = Target(settings, book.counters, book.events)
+        self.retries: RetryQueue[FlowTuple] = RetryQueue(
+            book.settings.retry, chance, rank=by_deadline
+        )
+        self.target: Target = Target(book, self.retries)
         self.isolation: Isolation = Isolation(book, self.retries)
         self.gave_up: TupleGaveUp | None = None
-        self.blame: Blame = Blame(book, self.retries, self.target)
         self.dying: int = 0
         self._given_up = 0
         self.has_dead_letter: bool = keeper is Keeper.DEAD_LETTER
         self._is_caller_keeper = keeper is Keeper.CALLER
         self._dead: deque[tuple[FlowTuple, TupleGaveUp]] = deque()
         self._book = book
-        self._settings = settings
         self._sends_again = book.guarantee.sends_again
-        self._chance = chance
 
     def fault(
         self,
@@ -100,34 +98,38 @@ class Failures:
         if not self._sends_again:
             self.drop(flow_tuple, bolt, reason, now_s)
             return AckOutcome.DROPPED
-        if may_be_target and self.blame.is_targets(flow_tuple, reason, now_s):
+        target = self.target
+        if may_be_target and target.is_at_fault(flow_tuple, reason, now_s):
             flow_tuple.judged_at_s = now_s
-            wait_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
-            if self.blame.asks_with_less(flow_tuple):
-                self.isolation.halve(flow_tuple, now_s, not_before_s=now_s + wait_s)
+            retry_at_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
+            if target.asks_with_less(flow_tuple):
+                self.isolation.halve(flow_tuple, now_s, not_before_s=retry_at_s)
             return AckOutcome.REFUSED
-        if may_be_target and self.blame.is_unclear(flow_tuple):
-            flow_tuple.refusals += 1
-            wait_s = self._send_again(flow_tuple, None, now_s)
-            self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=now_s + wait_s)
+        if may_be_target and target.may_be_at_fault(flow_tuple):
+            retry_at_s = self._excuse(flow_tuple, now_s)
+            self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=retry_at_s)
             return AckOutcome.FAILED
-        may_wait = may_be_target and self.blame.may_wait(flow_tuple, now_s)
+        may_wait = may_be_target and target.may_wait(flow_tuple, now_s)
         flow_tuple.faults += 1
         flow_tuple.judged_at_s = now_s
         if self.isolation.will_cut(flow_tuple, record_index):
             self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=now_s)
         if self.isolation.take(flow_tuple, record_index, now_s):
             return AckOutcome.FAILED
-        retry_at_s = self.retries.schedule(flow_tuple, now_s=now_s)
-        if retry_at_s is None and may_wait:
+        due_s = self.retries.fault(flow_tuple, flow_tuple.faults, now_s)
+        if due_s is None and may_wait:
             flow_tuple.faults -= 1
-            flow_tuple.refusals += 1
-            retry_at_s = now_s + self._send_again(flow_tuple, None, now_s)
-        if retry_at_s is None:
+            due_s = self._excuse(flow_tuple, now_s)
+        if due_s is None:
             self._give_up(flow_tuple, reason, now_s)
             return AckOutcome.GAVE_UP
-        self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=retry_at_s)
+        self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=due_s)
         return AckOutcome.FAILED
+
+    def _excuse(self, flow_tuple: FlowTuple, now_s: float) -> float:
+        """This fault does not count; return when it is sent again."""
+        flow_tuple.refusals += 1
+        return self.retries.refusal(flow_tuple, flow_tuple.refusals, now_s)
 
     def refuse(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, refusal: Refused, now_s: float
@@ -143,22 +145,24 @@ class Failures:
         if not self._sends_again:
             self.drop(flow_tuple, consumer.bolt, refusal.reason, now_s)
             return AckOutcome.DROPPED
-        if self.target.on_refused(flow_tuple, refusal, slots=self._book.slots, now_s=now_s):
-            self.blame.excuse()
+        self.target.on_refused(flow_tuple, refusal, now_s)
         flow_tuple.avoid(consumer.bolt)  # it rests now
         consumer.on_refused(flow_tuple.sent_at_s, now_s)
         if consumer.liveness is Liveness.RESTING:
             self._book.alarms.set(consumer, consumer.rests_until_s)
-        wait_s = self._refuse(flow_tuple, consumer.bolt, refusal.reason, refusal.after_s, now_s)
+        due_s = self._refuse(flow_tuple, consumer.bolt, refusal.reason, refusal.after_s, now_s)
         if refusal.done and flow_tuple.search is None:
-            self.isolation.split(flow_tuple, refusal.done, now_s, not_before_s=now_s + wait_s)
+            self.isolation.split(flow_tuple, refusal.done, now_s, not_before_s=due_s)
         return AckOutcome.REFUSED
 
     def _refuse(
         self, flow_tuple: FlowTuple, bolt: str, reason: str, after_s: float | None, now_s: float
     ) -> float:
-        """Schedule it without a fault and report that; return after which time [s]."""
-        wait_s = self._send_again(flow_tuple, after_s, now_s)
+        """Schedule it without a fault and report that; return when it is sent again.
+
+        Cap and breaker, not this wait, slow down what is sent.
+        """
+        due_s = self.retries.refusal(flow_tuple, flow_tuple.refusals, now_s, after_s=after_s)
         self._book.events.append(
             TupleRefused(
                 at_s=now_s,
@@ -166,23 +170,10 @@ class Failures:
                 tuple_id=flow_tuple.tuple_id,
                 attempt=flow_tuple.attempt,
                 reason=reason,
-                retry_at_s=now_s + wait_s,
+                retry_at_s=due_s,
             )
         )
-        return wait_s
-
-    def _send_again(self, flow_tuple: FlowTuple, after_s: float | None, now_s: float) -> float:
-        """Schedule it without a fault; return after which time [s].
-
-        Cap and breaker, not this wait, slow down what is sent.
-        """
-        wait_s = after_s
-        if wait_s is None:
-            most_s = min(DOUBT_WAIT_MAX_S, self._settings.backoff_max_s)
-            settings = msgspec.structs.replace(self._settings, backoff_max_s=most_s)
-            wait_s = backoff_s(max(1, flow_tuple.refusals), settings, self._chance)
-        self.retries.add(flow_tuple, not_before_s=now_s + wait_s, now_s=now_s)
-        return wait_s
+        return due_s
 
     def _tell_failed(
         self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float, *, retry_at_s: float
@@ -218,7 +209,7 @@ class Failures:
         self._given_up += 1
         keeps = self.has_dead_letter
         is_letter = redrive_number(flow_tuple.cut.partition) is not None
-        if keeps and not (self.blame.has_succeeded or is_letter):
+        if keeps and not (self.target.has_succeeded or is_letter):
             keeps = self._given_up <= GIVEN_UP_FIRST_MAX
             if not keeps:
                 reason = f"{reason} ({NOTHING_SUCCEEDED})"
@@ -252,7 +243,7 @@ class Failures:
 
     def _is_doubtful(self, dead: FlowTuple) -> bool:
         """Whether ``process`` may be at fault, not ``dead``; what is left will show it."""
-        if self.blame.has_succeeded or not dead.faults:  # or it was rejected
+        if self.target.has_succeeded or not dead.faults:  # or it was rejected
             return False
         if redrive_number(dead.cut.partition) is not None:
             return False  # it was a letter before
@@ -317,6 +308,11 @@ class Failures:
         consumer.on_moved()
         self.retries.doubt(flow_tuple, until_s=until_s, now_s=now_s)
 
+    def stop_doubting(self, bolt: str, now_s: float) -> None:
+        """``bolt`` went: what it may have been at work on is ready."""
+        for flow_tuple in [t for t in self.retries.doubted if t.held_by == bolt]:
+            self.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
+
     def move(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         """Schedule what ``consumer`` gave back unbegun for any bolt: nothing went wrong there."""
         consumer.on_moved()
@@ -328,7 +324,7 @@ class Failures:
         """An expired sending was processed after all: drop the replay, wherever it is."""
         self._book.counters.acks_late += 1
         consumer.on_late_ack(flow_tuple, now_s)
-        if not self.retries.discard(flow_tuple.tuple_id):
+        if not self.retries.discard(flow_tuple):
             self._book.take_back(flow_tuple, now_s)
 
     # -- time passes ---------------------------------------------------------------------
@@ -345,8 +341,8 @@ class Failures:
     def on_deadline(self, now_s: float) -> None:
         """Make retries ready; give up on a target that was down for too long."""
         self.retries.ripen(now_s)
-        if self.target.is_troubled and self.target.on_deadline(now_s):
-            self.blame.excuse()
+        if self.target.is_troubled:
+            self.target.on_deadline(now_s)
 
 
 def _gave_up(flow_tuple: FlowTuple, reason: str, now_s: float) -> TupleGaveUp:

@@ -80,7 +80,8 @@ class TuplesUnderWay:
         if not self._book.guarantee.commits_acked:
             return 0
         self._book.supply.buffer.drop(partition)
-        for flow_tuple in self._failures.retries.take_partition(partition):
+        retries = self._failures.retries
+        for flow_tuple in retries.discard_where(lambda t: t.cut.partition == partition):
             self._hand_over(flow_tuple)
         return len(self._of(partition))
 

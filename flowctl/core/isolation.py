@@ -30,7 +30,7 @@ class Isolation:
     A record that fails is given up only after it failed alone.
     """
 
-    def __init__(self, book: Book, retries: RetryQueue) -> None:
+    def __init__(self, book: Book, retries: RetryQueue[FlowTuple]) -> None:
         attempts_max = self._attempts_max = book.settings.retry.attempts_max
         self._whole_tries = _WHOLE_TRIES if attempts_max >= _ATTEMPTS_FOR_TWO else 1
         self._pending = book.pending
@@ -128,7 +128,7 @@ class Isolation:
 
     def _cut(self, whole: FlowTuple, bounds: Sequence[int], now_s: float) -> list[FlowTuple]:
         del self._pending[whole.tuple_id]
-        self._retries.discard(whole.tuple_id)
+        self._retries.discard(whole)
         pieces = [self._add(whole.cut.part(start, stop), whole) for start, stop in pairwise(bounds)]
         self._tell([whole], pieces, now_s)
         return pieces
@@ -144,7 +144,7 @@ class Isolation:
             return whole
         for part in (first, second):
             del self._pending[part.tuple_id]
-            self._retries.discard(part.tuple_id)
+            self._retries.discard(part)
         joined = self._add(first.cut.joined(second.cut), first)
         self._retries.park(joined)
         self._tell([first, second], [joined], now_s)

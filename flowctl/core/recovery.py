@@ -83,7 +83,7 @@ class Recovery:
             flow_tuple = self._book.pending.get(tuple_id)
             if flow_tuple is None or flow_tuple.held_by != consumer.bolt:
                 continue
-            if self._failures.retries.discard(tuple_id):
+            if self._failures.retries.discard(flow_tuple):
                 flow_tuple.allow(consumer.bolt)
                 restored.append(flow_tuple)
         if restored:

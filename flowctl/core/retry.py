@@ -1,151 +1,250 @@
-"""Tuples to send again: earliest deadline first (S18), after a back-off if they failed (S110)."""
+"""When something that failed is tried again: after which pause, how often, and what goes first.
+
+One rule of pauses and one queue, for whatever can fail: tuples, roots of a topology, inputs that a
+target refused, the rows of a partition, a bolt, a store (S18, S110).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import count
 from math import inf
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from flowctl.core.settings import RetrySettings
-from flowctl.core.tuples import FlowTuple
 
-#: What was refused, or failed perhaps by the target's fault, waits at most this long by itself, so
-#: that the end of a job does not wait for it.
-DOUBT_WAIT_MAX_S = 2.0
+_DOUBLINGS_MAX: Final = 32  # 2^32: past any bound, and no float overflows
 
 
-def backoff_s(
-    faults: int, settings: RetrySettings, chance: Callable[[], float] | None = None
-) -> float:
-    """Return how long to wait after the ``faults``-th fault: first · 2^(faults-1), bounded.
+class Pause(NamedTuple):
+    """How long to wait before the next try: ``first_s``, doubled with each failure in a row, and
+    at most ``most_s``.
 
-    ``chance`` gives numbers from 0 to 1, by which up to ``jitter_share`` of it is left out; None:
-    no jitter.
+    Chance leaves out up to ``jitter_share`` of it, so that those who failed together do not come
+    back together.
     """
-    doubled: float = settings.backoff_first_s * 2 ** min(faults - 1, 32)  # 2^32 s: past any bound
-    wait_s = min(settings.backoff_max_s, doubled)
-    return wait_s if chance is None else wait_s * (1.0 - settings.jitter_share * chance())
+
+    first_s: float
+    most_s: float
+    jitter_share: float = 0.0
+
+    def after(self, failures: int, chance: Callable[[], float] | None = None) -> float:
+        """Return the pause after so many failures in a row [s].
+
+        ``chance`` gives numbers from 0 to 1; None: no jitter.
+        """
+        doublings = min(max(failures, 1) - 1, _DOUBLINGS_MAX)
+        wait_s = min(self.most_s, self.first_s * 2.0**doublings)
+        return wait_s if chance is None else wait_s * (1.0 - self.jitter_share * chance())
+
+    def asked(self, failures: int, after_s: float) -> float:
+        """Return the pause where a target asked to be left alone for ``after_s``.
+
+        A shorter pause than our own is believed once: with the next failure our own begins.
+        """
+        return after_s if failures <= 1 else max(after_s, self.after(failures - 1))
+
+    def waits(self) -> Iterator[float]:
+        """Yield the pauses of one who fails again and again; after a success, begin a new one."""
+        return map(self.after, count(1))
 
 
-class RetryQueue:
-    """What is sent again: one schedule per tuple, bounded in attempts.  Not thread-safe.
+#: Between calls of a target that refuses, or takes nothing: two calls a second do not keep a
+#: restart busy, and its return is noticed within 2 s.
+TARGET: Final = Pause(0.5, 2.0)
+#: A target that asks for an hour may mean one client of many.  So a slot of a bolt, and a permit of
+#: ``paced``, rest for this long at most; the call that was refused waits all of it [s].
+ASKED_MOST_S: Final = 5.0
+#: Before a bolt is started again.  A short restart goes unnoticed; 5 s is what a user still calls
+#: "comes back by itself", and keeps a hopeless bolt (.3 s of work per start on Spark) near 5 % of a
+#: core.
+RESTART: Final = Pause(0.1, 5.0)
+#: The same after its worker died: it should be back soon however often it is killed.  A process
+#: that kills its worker is stopped by the attempts of its tuple.
+RESTART_KILLED: Final = Pause(0.1, 1.0)
+#: A bolt that lived for so long had connected and worked: what failed before does not count [s].
+WELL_AFTER_S: Final = 10.0
+#: Between a bolt's tries to connect: the spout listens before it starts bolts, so what fails is a
+#: full accept queue or a short failure of the network.  Eight tries take 6 s.
+CONNECT: Final = Pause(0.05, 3.2)
+CONNECT_TRIES: Final = 8
+#: Between tries to reach a relay: a restart is over soon, and all that is sent waits for it.
+RELAY: Final = Pause(0.02, 0.5)
+#: A checkpoint store that is away is tried again at least this often [s].
+_STORE_MOST_S: Final = 5.0
+#: What was refused, or failed perhaps by the target's fault, waits at most this long by itself, so
+#: that the end of a job does not wait for it [s].
+_REFUSED_MOST_S: Final = 2.0
 
-    ``scheduled`` holds them by id, ``doubted`` those of them that may be in work; only to be read.
-    Taking out is lazy: an entry of a heap counts only while it is the tuple's newest.  What was put
-    back has its next turn after the others.
+
+def pause_of_store(interval_s: float) -> Pause:
+    """Return the pauses of one who saves every ``interval_s`` while the store is away."""
+    return Pause(interval_s, _STORE_MOST_S)
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class RetryQueue(Generic[T]):
+    """What is tried again: one time for each item, and a bound on its attempts.
+
+    Pure; not thread-safe.  ``scheduled`` holds the items, ready or not, and ``doubted`` those of
+    them that may be in work; only to be read.  ``chance`` gives numbers from 0 to 1 for the jitter
+    (None: no jitter).  What is ready goes by ``rank``, the lowest first; without one, and where
+    ranks are equal, in the order in which it became ready.
+
+    Taking out is lazy: an entry of a heap counts only while it is its item's newest.
     """
 
     __slots__ = (
-        "_chance", "_due_s", "_passed", "_ready", "_settings", "_waiting", "doubted", "scheduled",
+        "_attempts_max", "_chance", "_fault", "_numbers", "_passed", "_rank", "_ready", "_refusal",
+        "_waiting", "doubted", "scheduled",
     )  # fmt: skip
 
     def __init__(
-        self, settings: RetrySettings | None = None, chance: Callable[[], float] | None = None
+        self,
+        settings: RetrySettings | None = None,
+        chance: Callable[[], float] | None = None,
+        rank: Callable[[T], Any] | None = None,
     ) -> None:
-        # (time, tuple id): two with the same time both survive, in a fixed order (S110).
-        self._waiting: list[tuple[float, int]] = []  # by the time before which they must not go
-        self._ready: list[tuple[float, int]] = []  # by the deadline that they missed
-        self._passed: list[tuple[float, int]] = []  # ready too, but there was no room for them
-        self.scheduled: dict[int, FlowTuple] = {}
-        self.doubted: dict[int, FlowTuple] = {}
-        self._due_s: dict[int, float] = {}  # of those that wait
-        self._settings = settings or RetrySettings()
+        settings = settings or RetrySettings()
+        most_s, jitter_share = settings.backoff_max_s, settings.jitter_share
+        self._fault = Pause(settings.backoff_first_s, most_s, jitter_share)
+        self._refusal = self._fault._replace(most_s=min(_REFUSED_MOST_S, most_s))
+        self._attempts_max = settings.attempts_max
         self._chance = chance
+        self._rank = rank
+        # When it is due, and which entry is its newest.
+        self.scheduled: dict[T, tuple[float, int]] = {}
+        self.doubted: dict[T, None] = {}
+        # Numbers make two with the same time differ: both survive (S110).
+        self._numbers = count(1)
+        self._waiting: list[tuple[float, int, T]] = []  # by when they are due
+        self._ready: list[tuple[Any, int, T]] = []
+        self._passed: list[tuple[Any, int, T]] = []  # ready too, but there was no room for them
 
     def __len__(self) -> int:
         return len(self.scheduled)
 
-    def schedule(self, flow_tuple: FlowTuple, *, now_s: float) -> float | None:
-        """Schedule it after its back-off; return when it is ready, or None: refused (S110).
+    # -- it failed -----------------------------------------------------------------------
 
-        Refused when its faults have reached ``attempts_max``.
+    def fault(self, item: T, faults: int, now_s: float) -> float | None:
+        """``item`` has had so many faults: schedule it after its back-off; return when it is ready.
+
+        None: its attempts have run out, and it is not scheduled (S110).
         """
-        if flow_tuple.faults >= self._settings.attempts_max:
+        if faults >= self._attempts_max:
             return None
-        ready_at_s = now_s + backoff_s(flow_tuple.faults, self._settings, self._chance)
-        self.add(flow_tuple, not_before_s=ready_at_s, now_s=now_s)
+        ready_at_s = now_s + self._fault.after(faults, self._chance)
+        self.add(item, not_before_s=ready_at_s, now_s=now_s)
         return ready_at_s
 
-    def add(self, flow_tuple: FlowTuple, *, not_before_s: float, now_s: float) -> None:
-        """Schedule ``flow_tuple``, ready at ``not_before_s``; this takes an older one's place."""
-        tuple_id = flow_tuple.tuple_id
-        self.scheduled[tuple_id] = flow_tuple
-        self.doubted.pop(tuple_id, None)
-        if not_before_s > now_s:
-            self._due_s[tuple_id] = not_before_s
-            heappush(self._waiting, (not_before_s, tuple_id))
-        else:
-            self._due_s.pop(tuple_id, None)
-            heappush(self._ready, (flow_tuple.deadline_s, tuple_id))
+    def refusal(
+        self, item: T, refusals: int, now_s: float, *, after_s: float | None = None
+    ) -> float:
+        """``item`` was refused so often, or failed by another's fault: schedule it, whatever its
+        faults; return when it is ready.
 
-    def doubt(self, flow_tuple: FlowTuple, *, until_s: float, now_s: float) -> None:
+        ``after_s``: what the target asked for; None: it did not say.
+        """
+        if after_s is None:
+            after_s = self._refusal.after(refusals, self._chance)
+        self.add(item, not_before_s=now_s + after_s, now_s=now_s)
+        return now_s + after_s
+
+    def add(self, item: T, *, not_before_s: float, now_s: float) -> None:
+        """Schedule ``item``, ready at ``not_before_s``; this takes an older one's place."""
+        self.doubted.pop(item, None)
+        if not_before_s > now_s:
+            number = next(self._numbers)
+            self.scheduled[item] = (not_before_s, number)
+            heappush(self._waiting, (not_before_s, number, item))
+        else:
+            heappush(self._ready, self._readied(item, not_before_s))
+
+    def _readied(self, item: T, due_s: float) -> tuple[Any, int, T]:
+        number = next(self._numbers)  # its place in the order of becoming ready
+        self.scheduled[item] = (due_s, number)
+        return (0 if self._rank is None else self._rank(item), number, item)
+
+    def doubt(self, item: T, *, until_s: float, now_s: float) -> None:
         """Schedule what a bolt may be at work on; earlier than that only for a bolt that is idle.
 
         Such a bolt takes it with :meth:`discard`.
         """
-        self.add(flow_tuple, not_before_s=until_s, now_s=now_s)
-        self.doubted[flow_tuple.tuple_id] = flow_tuple
+        self.add(item, not_before_s=until_s, now_s=now_s)
+        self.doubted[item] = None
 
-    def stop_doubting(self, bolt: str, now_s: float) -> None:
-        """``bolt`` went: what it may have been at work on is ready."""
-        for flow_tuple in [t for t in self.doubted.values() if t.held_by == bolt]:
-            self.add(flow_tuple, not_before_s=now_s, now_s=now_s)
+    def park(self, item: T) -> None:
+        """Keep ``item`` until it is added again or discarded; nothing makes it ready."""
+        self.scheduled[item] = (inf, 0)
 
-    def park(self, flow_tuple: FlowTuple) -> None:
-        """Keep ``flow_tuple`` until it is added again or discarded; nothing makes it ready."""
-        self.scheduled[flow_tuple.tuple_id] = flow_tuple
-        self._due_s[flow_tuple.tuple_id] = inf
-
-    def is_parked(self, tuple_id: int) -> bool:
+    def is_parked(self, item: T) -> bool:
         """Whether it waits for something else than time."""
-        return self._due_s.get(tuple_id) == inf
+        return self.due_s(item) == inf
 
-    def discard(self, tuple_id: int) -> bool:
-        """Take a tuple out, because it is done after all; True if it was scheduled."""
-        self._due_s.pop(tuple_id, None)
-        self.doubted.pop(tuple_id, None)
-        return self.scheduled.pop(tuple_id, None) is not None
+    def discard(self, item: T) -> bool:
+        """Take ``item`` out, because it is done after all; True if it was scheduled."""
+        self.doubted.pop(item, None)
+        return self.scheduled.pop(item, None) is not None
+
+    def discard_where(self, is_meant: Callable[[T], bool]) -> list[T]:
+        """Take out and return all that ``is_meant``, ready or not.  O(all)."""
+        meant = [item for item in self.scheduled if is_meant(item)]
+        for item in meant:
+            self.discard(item)
+        return meant
+
+    # -- time passes ---------------------------------------------------------------------
+
+    def due_s(self, item: T) -> float | None:
+        """From when on ``item`` is ready; None: it is not scheduled."""
+        newest = self.scheduled.get(item)
+        return None if newest is None else newest[0]
 
     def next_due_s(self) -> float | None:
-        """When the next waiting tuple becomes ready, or None."""
+        """When the next one that waits becomes ready, or None."""
         waiting = self._waiting
-        while waiting and self._due_s.get(waiting[0][1]) != waiting[0][0]:
+        while waiting and not self._is_newest(waiting[0]):
             heappop(waiting)
         return waiting[0][0] if waiting else None
 
+    def _is_newest(self, entry: tuple[Any, int, T]) -> bool:
+        newest = self.scheduled.get(entry[2])
+        return newest is not None and newest[1] == entry[1]
+
     def ripen(self, now_s: float) -> None:
         """Make ready what has waited long enough; stops at the first that has not (S111)."""
-        while self._waiting and self._waiting[0][0] <= now_s:
-            due_s, tuple_id = heappop(self._waiting)
-            if self._due_s.get(tuple_id) == due_s:
-                del self._due_s[tuple_id]
-                self.doubted.pop(tuple_id, None)
-                heappush(self._ready, (self.scheduled[tuple_id].deadline_s, tuple_id))
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= now_s:
+            entry = heappop(waiting)
+            if self._is_newest(entry):
+                self.doubted.pop(entry[2], None)
+                heappush(self._ready, self._readied(entry[2], entry[0]))
 
-    def take_ready(self) -> Iterator[FlowTuple]:
-        """Yield ready tuples, earliest deadline first, each taken out; :meth:`put_back` undoes.
-
-        Those that were put back come when all others have had a turn.
-        """
-        while self._ready or self._passed:
+    @property
+    def has_ready(self) -> bool:
+        """Whether :meth:`take` gives something."""
+        while True:
             if not self._ready:
                 self._ready, self._passed = self._passed, self._ready
                 heapify(self._ready)
-            _, tuple_id = heappop(self._ready)
-            if tuple_id in self._due_s:
-                continue  # it failed again since: its newest schedule is another one
-            flow_tuple = self.scheduled.pop(tuple_id, None)
-            if flow_tuple is not None:
-                yield flow_tuple
+            if not self._ready or self._is_newest(self._ready[0]):
+                return bool(self._ready)
+            heappop(self._ready)
 
-    def put_back(self, flow_tuple: FlowTuple) -> None:
-        """A tuple from :meth:`take_ready` could not be sent yet."""
-        self.scheduled[flow_tuple.tuple_id] = flow_tuple
-        self._passed.append((flow_tuple.deadline_s, flow_tuple.tuple_id))
+    def take(self) -> T | None:
+        """Take out the next one that is ready, or None; :meth:`put_back` undoes it.
 
-    def take_partition(self, partition: str) -> list[FlowTuple]:
-        """Take out and return what is scheduled of ``partition``: it was taken away (S99)."""
-        taken = [t for t in self.scheduled.values() if t.cut.partition == partition]
-        for flow_tuple in taken:
-            self.discard(flow_tuple.tuple_id)
-        return taken
+        Those that were put back come when all others have had a turn.
+        """
+        if not self.has_ready:
+            return None
+        item = heappop(self._ready)[2]
+        del self.scheduled[item]
+        return item
+
+    def put_back(self, item: T) -> None:
+        """An item from :meth:`take` could not go yet."""
+        self._passed.append(self._readied(item, -inf))

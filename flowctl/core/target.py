@@ -1,27 +1,23 @@
 """What the spout knows of the target: what ``process`` writes to, as its failures show it.
 
-One face for :mod:`flowctl.core.breaker` (does it take anything at all?) and
-:mod:`flowctl.core.refusal_cap` (how much at once?).
+One face for :mod:`flowctl.core.blame` (is it to blame?), :mod:`flowctl.core.breaker` (does it take
+anything at all?) and :mod:`flowctl.core.refusal_cap` (how much at once?).
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
-from flowctl.core.breaker import Breaker
-from flowctl.core.counters import Counters
-from flowctl.core.events import FlowEvent, SinkCapChanged, TargetCameBack, TargetWentDown
+from flowctl.core.blame import BAD_END_MAX, FEW_LEFT, Place, fails_alone
+from flowctl.core.book import Book
+from flowctl.core.events import SinkCapChanged
+from flowctl.core.letters import redrive_number
 from flowctl.core.refusal_cap import RefusalCap
 from flowctl.core.refusal_size import RefusalSize
-from flowctl.core.settings import RetrySettings
+from flowctl.core.retry import RetryQueue
 from flowctl.core.tuples import FlowTuple
-
-
-def went_down(breaker: Breaker, at_s: float) -> TargetWentDown:
-    """Return what is said of a target that counts as down."""
-    return TargetWentDown(at_s=at_s, reason=breaker.reason, has_refused=breaker.has_refused)
 
 
 class Refused(NamedTuple):
@@ -37,36 +33,101 @@ class Refused(NamedTuple):
     done: int = 0
 
 
-class Target:
+class Target(Place):
     """Part of ``TupleCore``; not thread-safe.
 
     ``is_troubled`` is False as long as nothing fails: then nobody needs to ask or tell anything
     else here.
     """
 
-    __slots__ = ("_cap", "_counters", "_events", "_size", "breaker", "is_troubled")
+    __slots__ = ("_book", "_cap", "_retries", "_size", "is_troubled")
 
-    def __init__(
-        self, settings: RetrySettings, counters: Counters, events: deque[FlowEvent]
-    ) -> None:
-        self.breaker: Breaker = Breaker(settings.give_up_after_s)
+    def __init__(self, book: Book, retries: RetryQueue[FlowTuple]) -> None:
+        super().__init__(book.settings.retry.give_up_after_s, book.counters, book.events)
         self.is_troubled: bool = False
         self._cap = RefusalCap()
         self._size = RefusalSize()
-        self._counters = counters
-        self._events = events
+        self._book = book
+        self._retries = retries
 
-    @property
-    def is_down(self) -> bool:
-        """Whether (nearly) nothing succeeds."""
-        return self.breaker.is_down
+    # -- is it to blame? -----------------------------------------------------------------
 
-    @property
-    def down(self) -> TargetWentDown | None:
-        """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
-        if not self.breaker.is_down:
-            return None
-        return went_down(self.breaker, self.breaker.down_since_s)
+    def is_at_fault(self, failed: FlowTuple, reason: str, now_s: float) -> bool:
+        """Whether nothing else succeeds either, so that this says nothing about the records.
+
+        Only tuples that never failed before count, and only while there are more to ask with: the
+        last ones of a job may be bad.  And only once something has succeeded: a
+        ``process`` that never worked is wrong.  Letters that are processed again failed before: a
+        run of them says nothing of the target.
+        """
+        if self.is_cleared and not self.breaker.has_refused:
+            return False
+        has_news = self._has_news(failed)
+        if self.is_down and not has_news:
+            pending = self._book.pending.values()
+            self.clear_at_end(few_left=not self._are_left(BAD_END_MAX, pending), now_s=now_s)
+        failed_before = failed.faults or failed.is_culprit or failed.search is not None
+        is_letter = redrive_number(failed.cut.partition) is not None
+        is_news = not failed_before and self.has_succeeded and not is_letter
+        if self.is_down or (is_news and has_news):
+            self.is_troubled = True
+            slots = self._book.slots
+            self.note_failure(failed.tuple_id, slots=slots, reason=reason, now_s=now_s)
+        return self.is_down
+
+    def asks_with_less(self, failed: FlowTuple) -> bool:
+        """Whether ``failed``, which was sent to ask, should be halved before it asks again.
+
+        All that is left may hold a bad record, and then no whole tuple shows that the target is
+        well.
+        """
+        breaker = self.breaker
+        is_whole = failed.search is None and failed.cut.divisible > 1
+        return is_whole and breaker.asked > 0 and not breaker.has_refused
+
+    def may_be_at_fault(self, failed: FlowTuple) -> bool:
+        """Whether this may be its fault, like the last one: nothing succeeded since."""
+        if not self._is_unproven(failed):
+            return False
+        return self.breaker.is_about_to_open or self._has_news(failed)
+
+    def _is_unproven(self, failed: FlowTuple) -> bool:
+        is_bad = fails_alone(failed.cut.partition, failed.refusals)
+        return not is_bad and self.lacks_proof(failed.judged_at_s)
+
+    def may_wait(self, failed: FlowTuple, now_s: float) -> bool:
+        """Whether it is too early to give ``failed`` up, should its attempts run out now.
+
+        All that is left has failed, so nothing is left to ask with but that.  It goes again
+        for as long as few records that all fail do before they count as bad.
+        """
+        if self.fails_for_long(now_s) or not self._is_unproven(failed):
+            return False
+        others = self._book.pending.values()
+        return self._are_left(FEW_LEFT, (one for one in others if not one.is_given_up))
+
+    def _are_left(self, more_than: int, tuples: Iterable[FlowTuple]) -> bool:
+        """Whether ``tuples`` hold more records than that, as far as is known."""
+        share, left = self._book.records_share(), 0.0
+        for flow_tuple in tuples:
+            left += max(1.0, share * flow_tuple.cut.divisible)
+            if left > more_than:
+                return True
+        return False
+
+    def _has_news(self, failed: FlowTuple) -> bool:
+        """Whether something else is left that has not failed since the last success."""
+        if self._book.supply.buffer.records > 0:
+            return True
+        return any(
+            other.judged_at_s <= self.proven_at_s
+            and other is not failed
+            and not other.is_given_up
+            and not self._retries.is_parked(other)
+            for other in self._book.pending.values()
+        )
+
+    # -- how much does it take? ----------------------------------------------------------
 
     @property
     def records_max(self) -> float:
@@ -84,14 +145,13 @@ class Target:
         if self.breaker.is_down:
             self.breaker.note_asked(now_s)
 
-    def on_refused(
-        self, flow_tuple: FlowTuple, refusal: Refused, *, slots: int, now_s: float
-    ) -> bool:
-        """It had no room, or is away; return whether it counts as down from now on."""
+    def on_refused(self, flow_tuple: FlowTuple, refusal: Refused, now_s: float) -> None:
+        """It had no room, or is away."""
         self.is_troubled = True
+        slots = self._book.slots
         if refusal.done:  # it took some: it is full, not down
             self._size.on_refused(refusal.done, now_s)
-            self.dismiss("", now_s)
+            self.close("", now_s)
         before = self._cap.cap
         if not self.breaker.is_down and self._cap.on_refused(
             sent_at_s=flow_tuple.sent_at_s,
@@ -100,76 +160,37 @@ class Target:
             now_s=now_s,
         ):
             self._tell_cap(before, refusal.reason, now_s)
-        if refusal.done:
-            return False
-        return self._note_failure(
-            flow_tuple.tuple_id,
-            slots=slots,
-            reason=refusal.reason,
-            is_refusal=True,
-            after_s=refusal.after_s,
-            now_s=now_s,
-        )
+        if not refusal.done:
+            self.note_failure(
+                flow_tuple.tuple_id,
+                slots=slots,
+                reason=refusal.reason,
+                is_refusal=True,
+                after_s=refusal.after_s,
+                now_s=now_s,
+            )
 
-    def on_failure(self, tuple_id: int, *, slots: int, reason: str, now_s: float) -> bool:
-        """``process`` failed, perhaps because of it; return whether it counts as down now."""
-        self.is_troubled = True
-        return self._note_failure(
-            tuple_id, slots=slots, reason=reason, is_refusal=False, after_s=None, now_s=now_s
-        )
-
-    def _note_failure(
-        self,
-        tuple_id: int,
-        *,
-        slots: int,
-        reason: str,
-        is_refusal: bool,
-        after_s: float | None,
-        now_s: float,
-    ) -> bool:
-        went_down = self.breaker.on_failure(
-            tuple_id,
-            slots=slots,
-            reason=reason,
-            is_refusal=is_refusal,
-            after_s=after_s,
-            now_s=now_s,
-        )
-        return went_down and self._goes_down(now_s)
-
-    def _goes_down(self, now_s: float) -> bool:
+    def _go_down(self, now_s: float) -> None:
+        """The faults just before were its own, and refusals too: it is not full."""
         self._cap.forgive()
-        self._events.append(went_down(self.breaker, now_s))
-        return True
-
-    def on_deadline(self, now_s: float) -> bool:
-        """Time passed; return whether it counts as down from now on."""
-        return self.breaker.on_deadline(now_s) and self._goes_down(now_s)
+        super()._go_down(now_s)
+        for tuple_id in self.breaker.failing:
+            flow_tuple = self._book.pending.get(tuple_id)
+            if flow_tuple is not None and flow_tuple.faults:
+                flow_tuple.faults -= 1
+        for consumer in self._book.bolts.values():
+            if consumer.flight:  # what they have not begun is taken back
+                self._book.revoke(consumer, list(consumer.flight))
 
     def on_success(self, sent_at_s: float, now_s: float) -> None:
-        """A tuple, sent at ``sent_at_s``, was processed while it was troubled.
-
-        What was at work already when the first call failed says nothing of the target now.
-        """
-        if sent_at_s >= self.breaker.run_began_s:
-            self.dismiss("", now_s)
+        """A tuple, sent at ``sent_at_s``, was processed while it was troubled."""
+        super().on_success(sent_at_s, now_s)
         before = self._cap.cap
         if self._cap.on_success(now_s):
             self._tell_cap(before, "nothing is refused any more", now_s)
         self._size.on_success(now_s)
         is_full = self._cap.cap < inf or self._size.records_max < inf
         self.is_troubled = is_full or bool(self.breaker.failing)
-
-    def dismiss(self, reason: str, now_s: float) -> None:
-        """It is not down, or not any more; ``reason`` says why, if nothing has succeeded."""
-        down_s = self.breaker.close(now_s)
-        if down_s is not None:
-            self._counters.target_down_total_s += down_s
-            asked = self.breaker.asked
-            self._events.append(
-                TargetCameBack(at_s=now_s, down_s=down_s, asked=asked, reason=reason)
-            )
 
     def _tell_cap(self, before: float, reason: str, now_s: float) -> None:
         shown = [None if c == inf else int(c) for c in (before, self._cap.cap)]

@@ -7,7 +7,7 @@ Whoever drives it owns the lock, calls in what happened, and polls out what to d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from flowctl.core.bolt_registry import BoltRegistry
@@ -70,7 +70,6 @@ class TupleCore:
         self.buffer: SendBuffer = supply.buffer  # what no bolt was given yet
         self._failures = Failures(book, keeper, chance)
         self._target = self._failures.target
-        self._blame = self._failures.blame
         self._completion = Completion(book, self._failures)
         self._recovery = Recovery(book, self._failures)
         self._registry = BoltRegistry(book, self._failures)
@@ -144,8 +143,8 @@ class TupleCore:
         flow_tuple = self._pending.get(tuple_id)
         if flow_tuple is None:
             return self._take_needless(tuple_id, consumer)
-        self._blame.proven_at_s = flow_tuple.sent_at_s
         target = self._target
+        target.proven_at_s = max(target.proven_at_s, flow_tuple.sent_at_s)  # acks overtake
         if target.is_troubled:
             target.on_success(flow_tuple.sent_at_s, now_s)
         # An earlier sending's ack says nothing of this one's round trip (Karn).
@@ -342,8 +341,8 @@ class TupleCore:
         return self._end_phase.idle_bolts
 
     @property
-    def to_go_again(self) -> Mapping[int, FlowTuple]:
-        """The tuples that wait to be sent again, ready or not, by id; only to be read."""
+    def to_go_again(self) -> Collection[FlowTuple]:
+        """The tuples that wait to be sent again, ready or not; only to be read."""
         return self._failures.retries.scheduled
 
     def next_retry_s(self) -> float | None:

@@ -103,3 +103,8 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
         """``bolt`` is at work on it after all."""
         if self.avoided is not None:
             self.avoided.discard(bolt)
+
+
+def by_deadline(flow_tuple: FlowTuple) -> tuple[float, int]:
+    """The order of tuples that are ready to go again: of two with one deadline the older (S18)."""
+    return flow_tuple.deadline_s, flow_tuple.tuple_id

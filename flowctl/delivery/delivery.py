@@ -11,7 +11,7 @@ from typing import Any
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.calls import CANCEL_MAX_S
 from flowctl.core.records import Record, Span
-from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
+from flowctl.core.tuples import FlowTuple
 from flowctl.delivery.bounded import TaskCalls
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
@@ -37,9 +37,6 @@ _WAITING_MAX = 8
 # what is left of the target's speed; single rows would multiply the calls.
 _REFUSALS_MAX = 3
 _HALVED_ROWS_MIN = 25
-# While no call succeeds, no row is given up for so long: most restarts of a service behind a
-# balancer are over then.  As at the end of a job in the core (blame.py).
-_PATIENCE_S = 10.0
 # These are nobody's row's fault: the partition ends.
 _FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError)
 
@@ -79,9 +76,6 @@ class Delivery:
         )
         self._batch: Batch | None = None
         self._call_s = 0.0  # in fn, of the piece under way
-        self._failing_since_s: float | None = None  # the first failure since a call succeeded
-        self._succeeded_at_s = NEVER_JUDGED
-        self._first_failed_s: dict[float, float] = {}  # by what was read together
 
     def run(self, values: Iterable[Any]) -> Tally:
         """Deliver all ``values``; return the counts, which are also in ``tally`` if it raises.
@@ -141,11 +135,8 @@ class Delivery:
             self._failed(piece, error)
         else:
             self._lost.succeeded()
-            self._failing_since_s, self._succeeded_at_s = None, self._clock()
             self._pieces.settle(piece, self._clock())
             self._pieces.note_progress()
-            if not self._pieces:
-                self._first_failed_s.clear()
         finally:
             waited_s = self._clock() - began_at_s - self._call_s
             self.tally.waited_s += waited_s
@@ -241,40 +232,14 @@ class Delivery:
         """``fn`` raised, and not a refusal: send the piece again, in parts, or give it up."""
         now_s = self._clock()
         index = None if self._batch is None else self._batch.reading_index
-        if self._failing_since_s is None:
-            self._failing_since_s = now_s
-        first_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
-        self._pieces.judge(piece, now_s)
-        is_doubtful = self._is_doubtful(piece, error, now_s)
-        if self._pieces.fault(piece, index, now_s, is_doubtful=is_doubtful):
-            if self._is_blameless(piece, error, first_s):
+        may_be_target = not is_about_rows(error, self._plan.refusal)
+        if self._pieces.fault(piece, index, now_s, may_be_target=may_be_target):
+            if self._pieces.fails_among_others(piece, may_be_target=may_be_target):
                 self._lost.succeeded()
             cause = error.error if isinstance(error, _PanicError) else error
             for record in piece.cut.records:
                 self._lost.give_up(record, piece.faults, cause)
             self._pieces.settle(piece, now_s, is_done=False)
-
-    def _is_doubtful(self, piece: FlowTuple, error: Exception, now_s: float) -> bool:
-        """Whether the target may be to blame: no call has succeeded since ``piece`` was judged.
-
-        A row that fails does so while others succeed.  If none does for long, this partition has no
-        other rows left, or the target is not coming back soon.
-        """
-        if is_about_rows(error, self._plan.refusal) or piece.judged_at_s <= self._succeeded_at_s:
-            return False
-        since_s = self._failing_since_s
-        return since_s is not None and now_s - since_s < _PATIENCE_S
-
-    def _is_blameless(self, piece: FlowTuple, error: Exception, first_s: float) -> bool:
-        """Whether target and ``fn`` have taken other rows since this one began to fail.
-
-        Rows that wait for their back-off are given up one after the other, with no call between
-        them if all others are done.  ``first_s``: when what was read with it failed first.
-        """
-        since_s = (
-            first_s if is_about_rows(error, self._plan.refusal) else max(first_s, piece.judged_at_s)
-        )
-        return since_s < self._succeeded_at_s
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
         where, records = self._where, piece.cut.records

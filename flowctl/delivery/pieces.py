@@ -1,23 +1,22 @@
 """Rows that were read and are not settled, as pieces: which goes next, and what to cut when.
 
-The rules are those of the core: retries with back-off, and the search for the record that makes a
-piece fail (:mod:`flowctl.core.isolation`).  Pure; not thread-safe.
+The rules are those of the core: retries with back-off, whose fault a failure is, and the search for
+the record that makes a piece fail (:mod:`flowctl.core.isolation`).  Pure; not thread-safe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec.structs import replace
-
+from flowctl.core.blame import Place
 from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
 from flowctl.core.isolation import Isolation
 from flowctl.core.records import Position, Record
-from flowctl.core.retry import DOUBT_WAIT_MAX_S, RetryQueue, backoff_s
+from flowctl.core.retry import RetryQueue
 from flowctl.core.settings import CoreSettings
 from flowctl.core.supply import Backlog
-from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
+from flowctl.core.tuples import NEVER_JUDGED, FlowTuple, by_deadline
 
 
 class Pieces:
@@ -33,11 +32,13 @@ class Pieces:
         chance: Callable[[], float] | None = None,
     ) -> None:
         self._partition = partition
-        self._book = Book(settings, Backlog())
-        self._retries = RetryQueue(settings.retry, chance)
-        self._chance = chance
-        most_s = min(DOUBT_WAIT_MAX_S, settings.retry.backoff_max_s)
-        self._doubt = replace(settings.retry, backoff_max_s=most_s)
+        book = self._book = Book(settings, Backlog())
+        self._retries: RetryQueue[FlowTuple] = RetryQueue(settings.retry, chance, by_deadline)
+        # Others write to it too, so it counts as known although this partition has just begun.
+        self._target = Place(
+            settings.retry.give_up_after_s, book.counters, book.events, is_known=True
+        )
+        self._first_failed_s: dict[float, float] = {}  # by what was read together
         self._isolation = Isolation(self._book, self._retries)
         self._last: Position | None = None  # of the newest row
         self._before: Position | None = None  # of the row before the oldest that is not settled
@@ -66,7 +67,7 @@ class Pieces:
     def next(self, now_s: float) -> FlowTuple | None:
         """Return a piece that is to go again now, or None."""
         self._retries.ripen(now_s)
-        return next(self._retries.take_ready(), None)
+        return self._retries.take()
 
     def next_due_s(self) -> float | None:
         """When the next piece may go again, or None."""
@@ -75,17 +76,11 @@ class Pieces:
     def settle(self, piece: FlowTuple, now_s: float, *, is_done: bool = True) -> None:
         """``piece`` is done, or given up (``is_done`` False): it does not go again."""
         if is_done:
+            self._target.proven_at_s = now_s
             self._isolation.on_done(piece, now_s)
         del self._book.pending[piece.tuple_id]
-
-    def judge(self, piece: FlowTuple, now_s: float) -> None:
-        """Note that ``piece`` failed just now, if that is what a later success is compared with.
-
-        For one row: when what it was cut from failed last; if it was read alone, when it failed
-        first.
-        """
-        if piece.cut.divisible > 1 or piece.judged_at_s == NEVER_JUDGED:
-            piece.judged_at_s = now_s
+        if is_done and not self._book.pending:
+            self._first_failed_s.clear()
 
     def fault(
         self,
@@ -93,26 +88,42 @@ class Pieces:
         record_index: int | None,
         now_s: float,
         *,
-        is_doubtful: bool = False,
+        may_be_target: bool = True,
     ) -> bool:
         """``piece`` failed: it is sent again, whole or cut.  True: its attempts ran out.
 
-        ``record_index``: the row that was being read, if that is known.  ``is_doubtful``: the
-        target may be to blame, so it is not given up yet.
+        ``record_index``: the row that was being read, if that is known.  ``may_be_target``: as far
+        as can be seen, the target may be to blame.  Then the piece is not given up while nothing
+        has succeeded since it failed, for as long as that lasts in a run (core/blame.py).
         """
+        self._first_failed_s.setdefault(piece.deadline_s, now_s)
+        # A later success is compared with this.  For one row: when what it was cut from failed
+        # last; if it was read alone, when it failed first.
+        if piece.cut.divisible > 1 or piece.judged_at_s == NEVER_JUDGED:
+            piece.judged_at_s = now_s
+        may_wait = not self._target.fails_for_long(now_s) and may_be_target
         piece.faults += 1
         was_cut = self._isolation.take(piece, record_index, now_s)
         self._book.events.clear()  # the counts of the delivery tell as much
-        if was_cut:
+        if was_cut or self._retries.fault(piece, piece.faults, now_s) is not None:
             return False
-        if self._retries.schedule(piece, now_s=now_s) is not None:
-            return False
-        if is_doubtful:
+        if may_wait and self._target.lacks_proof(piece.judged_at_s):
             piece.faults -= 1
             piece.refusals += 1
-            wait_s = backoff_s(piece.refusals, self._doubt, self._chance)
-            self._retries.add(piece, not_before_s=now_s + wait_s, now_s=now_s)
-        return not is_doubtful
+            self._retries.refusal(piece, piece.refusals, now_s)
+            return False
+        return True
+
+    def fails_among_others(self, piece: FlowTuple, *, may_be_target: bool = True) -> bool:
+        """Whether other rows were taken since ``piece``, which is given up, began to fail.
+
+        Rows that wait for their back-off are given up one after the other, with no call between
+        them if all others are done.
+        """
+        since_s = self._first_failed_s[piece.deadline_s]
+        if may_be_target:
+            since_s = max(since_s, piece.judged_at_s)
+        return since_s < self._target.proven_at_s
 
     def split_off(self, piece: FlowTuple, at: int, now_s: float) -> None:
         """``piece`` keeps its first ``at`` rows; the others are a piece that goes next."""

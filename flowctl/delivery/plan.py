@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.blame import GIVEN_UP_FIRST_MAX
 from flowctl.core.settings import LONG_SECONDS_MAX, CoreSettings, RetrySettings, TupleSettings
 from flowctl.errors import ConfigError
 from flowctl.failure.classify import RefusalRule
@@ -18,9 +19,6 @@ from flowctl.ports import DeadLetter, Process
 # A bulk request of a search engine or an INSERT of 500 rows: more gain little, and what is refused
 # or fails comes again as a whole.
 ROWS_MAX = 500
-# Of the rows that were given up, so many in a row may be kept while no call succeeds: more, and it
-# is the target or fn that fails, not the rows.  As in the core (failures.py).
-IN_A_ROW_MAX = 8
 # A call that takes longer than this says late how the target is; see the epoch of the law (.25 s).
 CALL_MAX_S = 0.5
 
@@ -50,7 +48,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``cost``: what a batch takes of the target's budget.  ``letter_value`` turns a row into what the
     dead letter keeps.  ``at_end``: a share of ``fail_over`` counts at the partition's end too.
-    ``gave_up_in_a_row_max``: so many rows may be given up while no call succeeds.
+    ``gave_up_in_a_row_max``: so many rows may be given up, and kept, while no call succeeds; more,
+    and it is the target or fn that fails.
     ``release`` gives back what the target counts, such as a connection; the next call takes it
     again.  ``call_timeout_s``: a call that takes longer is a failure of its rows; None: it may take
     as long as it likes.  ``keep`` gets what a call returned, if it returned in time.
@@ -66,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cost: Callable[[Batch], float] | None = None
     letter_value: Callable[[Any], Any] | None = None
     at_end: bool = True
-    gave_up_in_a_row_max: float = IN_A_ROW_MAX
+    gave_up_in_a_row_max: float = GIVEN_UP_FIRST_MAX
     release: Callable[[], object] | None = None
     call_timeout_s: float | None = None
     keep: Callable[[Any], object] | None = None

@@ -16,13 +16,10 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final, NamedTuple, Protocol
 
-from flowctl.bolts.pauses import FIRST_S, MOST_S
 from flowctl.core.pacing.rate import RateGate
+from flowctl.core.retry import ASKED_MOST_S, TARGET
 from flowctl.pacing.call_counts import CallCounts
 
-# A permit that was refused rests for what the target asked, but not for longer than this: a target
-# that asks for an hour may mean one client of many.  Who was refused waits all of it.
-REST_MAX_S: Final = 5.0
 # Those that were refused together don't come back together.
 _JITTER: Final = 0.25
 # Whoever waits for a permit looks at least this often, even if nobody wakes it.
@@ -199,19 +196,18 @@ class Gate:
             now_s = self.clock()
             self.counters.refused += 1
             wait_s = self._pause_s(after_s)
-            heappush(self._resting, now_s + min(wait_s, REST_MAX_S))
+            heappush(self._resting, now_s + min(wait_s, ASKED_MOST_S))
             self.counters.resting = max(self.counters.resting, len(self._resting))
             self._left(now_s)
             return wait_s
 
     def _pause_s(self, after_s: float | None) -> float:
-        """Half a second, doubled up to two with each round of permits that was refused in a row."""
-        rounds = self._refused_in_row // max(1, self.permits)
+        """It grows with each round of permits that was refused in a row."""
+        rounds = 1 + self._refused_in_row // max(1, self.permits)
         self._refused_in_row += 1
-        own_s = min(MOST_S, FIRST_S * 2.0 ** min(rounds, 8))
-        if after_s is not None and (rounds == 0 or after_s > own_s):
-            return after_s
-        return own_s * self._chance.uniform(1 - _JITTER, 1 + _JITTER)
+        wait_s = TARGET.after(rounds) if after_s is None else TARGET.asked(rounds, after_s)
+        is_asked = wait_s == after_s
+        return wait_s if is_asked else wait_s * self._chance.uniform(1 - _JITTER, 1 + _JITTER)
 
     def _left(self, now_s: float) -> None:
         self.in_flight -= 1

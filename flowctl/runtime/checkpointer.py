@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterable
 from flowctl.bolts.range_claims import PROGRESS_EVERY_S
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Receipts
+from flowctl.core.retry import pause_of_store
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.logs import ModuleLogger
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.control import RunControl
 from flowctl.threads import GuardedThread
 
-# While the store is unavailable, the wait between tries doubles up to this: 20 s cost some 8 tries,
-# and a store that is back is used again within this time.
-_RETRY_MAX_S = 5.0
 # A bolt of ranges reports each .15 s of work, and shorter batches at the end of a block: saved each
 # .05 s, a tenth of the interval as shipped, a kill of the driver repeats the batch that is under
 # way, and at times one more.  A save to Redis takes .3 ms of CPU.
@@ -58,6 +56,7 @@ class Checkpointer(GuardedThread):
         self._job = job
         self._epoch = epoch
         self._interval_s = interval_s
+        self._away = pause_of_store(interval_s)
         self._closing = threading.Event()
         self._woken = threading.Event()  # hurried, or closing
         control.save_soon = self._woken.set
@@ -76,6 +75,7 @@ class Checkpointer(GuardedThread):
     def work(self) -> None:
         wait_s, least_s = self._pauses_s(0.0)
         before_s = math.inf
+        waits = self._away.waits()
         while not self._is_closed_within(wait_s, least_s):
             try:
                 began_s = self._control.clock()
@@ -84,9 +84,10 @@ class Checkpointer(GuardedThread):
                 # One save that took long, on a busy machine, does not make a slow store.
                 wait_s, least_s = self._pauses_s(min(took_s, before_s))
                 before_s = took_s
+                waits = self._away.waits()
             except CheckpointUnavailableError as error:
                 self._note_away(error)
-                least_s = wait_s = min(_RETRY_MAX_S, 2 * wait_s)
+                least_s = wait_s = next(waits)
             except BaseException as error:  # whatever the error: a run that can't save must end
                 self._control.fail(error)
                 return
@@ -133,19 +134,18 @@ class Checkpointer(GuardedThread):
         Called by another thread than this one, which is not started in that mode.  Saves once even
         if the run is stopping: what is offered and not saved holds back what was saved before.
         """
-        wait_s = self._interval_s
-        while True:
+        for wait_s in self._away.waits():
             try:
                 self.save()
                 return True
             except CheckpointUnavailableError as error:
                 self._note_away(error)
                 if self._control.stopping.wait(wait_s):
-                    return False
-                wait_s = min(_RETRY_MAX_S, 2 * wait_s)
+                    break
             except BaseException as error:
                 self._control.fail(error)
-                return False
+                break
+        return False
 
     def save(self) -> None:
         """Save now if something changed since the last save; raises what the store raises.
@@ -220,8 +220,7 @@ class Checkpointer(GuardedThread):
         """
         self._close()
         deadline_s = self._control.clock() + timeout_s
-        pause_s = self._interval_s
-        while True:
+        for pause_s in self._away.waits():
             try:
                 self.save()
                 return
@@ -232,7 +231,6 @@ class Checkpointer(GuardedThread):
                     threading.Event().wait(_HURRY_POLL_S)
                 if is_hurried() or try_at_s > deadline_s:
                     raise
-            pause_s = min(_RETRY_MAX_S, 2 * pause_s)
 
     def rise_above(self, epoch: int) -> None:
         """End the interval saves; save once more, and leave ``epoch`` as the newest one in the

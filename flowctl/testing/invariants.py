@@ -46,7 +46,8 @@ def _check_places(core: KeepingCore) -> None:
             _require(tuple_id not in seen, f"tuple {tuple_id} is waited for twice")
             _require(flow_tuple.held_by == name, f"tuple {tuple_id} is not held by {name}")
             seen[tuple_id] = name
-    for tuple_id in core.to_go_again:
+    for flow_tuple in core.to_go_again:
+        tuple_id = flow_tuple.tuple_id
         _require(tuple_id not in seen, f"tuple {tuple_id} is in flight and to be sent again")
         seen[tuple_id] = "retry"
     attempts_max = core.settings.retry.attempts_max

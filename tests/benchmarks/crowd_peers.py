@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from flowctl.bolts.worker import _CONNECT_PAUSE_FIRST_S
 from flowctl.core.messages import Ack, Emission, End, Heartbeat, Revoke, Revoked
+from flowctl.core.retry import CONNECT
 from flowctl.ports import Endpoint
 from flowctl.wire import auth
 from flowctl.wire.codec import LENGTH, FrameReader, decoder_of
@@ -45,7 +45,7 @@ class _Peer:
     def __init__(self, endpoint: Endpoint, name: str) -> None:
         self.name = name
         self._endpoint = endpoint
-        self._pause_s = _CONNECT_PAUSE_FIRST_S
+        self._pauses = CONNECT.waits()
         self.is_in = False
         self.sock: socket.socket | None = None
 
@@ -63,8 +63,7 @@ class _Peer:
 
     def pause_s(self) -> float:
         """How long to wait before it dials again; doubled each time."""
-        pause_s, self._pause_s = self._pause_s, 2 * self._pause_s
-        return pause_s
+        return next(self._pauses)
 
     def hear(self, data: memoryview) -> bool:
         """Take what came and answer; False: it was told to end."""

@@ -199,7 +199,7 @@ def test_records_by_value_and_a_checkpoint_elsewhere_are_refused(
 def test_bolts_that_have_no_redis_say_where_they_looked(
     valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_CONNECT_TRIES", 1)
+    monkeypatch.setattr(worker, "CONNECT_TRIES", 1)
     door = RedisDoor(valkey.url.replace("//", "//:s3kret@"), Keys("flowctl:relay:none"))
     endpoint = Endpoint("192.0.2.1", 1, b"k" * 32, "job", relay=door)
     with pytest.raises(InfrastructureError, match=r"through Redis at 127\.0\.0\.1:\d+/0: ") as told:

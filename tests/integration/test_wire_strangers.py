@@ -198,7 +198,7 @@ def test_another_version_is_named_on_both_sides(monkeypatch):
 
 
 def test_a_spout_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setattr("flowctl.bolts.worker._CONNECT_TRIES", 2)
+    monkeypatch.setattr("flowctl.bolts.worker.CONNECT_TRIES", 2)
     with spout() as s:
         endpoint = s.endpoint
     with pytest.raises(InfrastructureError, match=f":{endpoint.port}") as caught:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.bolts.pauses import FIRST_S, MOST_S, Pauses
+from flowctl.bolts.pauses import Pauses
+from flowctl.core.retry import TARGET
 
 
 class Bolt:
@@ -33,7 +34,7 @@ def test_a_bolt_makes_two_calls_a_second_at_most_and_then_fewer(slots: int):
     bolt.run(12.0)
     assert bolt.calls_at_s[:4] == [0.0, 0.5, 1.5, 3.5]
     gaps = [b - a for a, b in zip(bolt.calls_at_s, bolt.calls_at_s[1:], strict=False)]
-    assert min(gaps) >= FIRST_S and max(gaps) <= MOST_S + 0.02
+    assert min(gaps) >= TARGET.first_s and max(gaps) <= TARGET.most_s + 0.02
 
 
 def test_calls_that_were_under_way_when_it_shut_are_one_refusal():
@@ -43,7 +44,7 @@ def test_calls_that_were_under_way_when_it_shut_are_one_refusal():
     for slot in bolt.slots:
         bolt.pauses.refused(slot, None, 1.0)
     waits = [bolt.pauses.wait_s(slot, 1.0) for slot in bolt.slots]
-    assert waits == [FIRST_S] * 64
+    assert waits == [TARGET.first_s] * 64
 
 
 def test_a_success_opens_the_bolt_but_not_the_slot_that_was_refused():
@@ -51,7 +52,7 @@ def test_a_success_opens_the_bolt_but_not_the_slot_that_was_refused():
     for slot in "abc":
         pauses.begun(slot, 0.0)
     pauses.refused("a", None, 1.0)
-    assert pauses.wait_s("c", 1.0) == FIRST_S, "nothing succeeded since: all wait"
+    assert pauses.wait_s("c", 1.0) == TARGET.first_s, "nothing succeeded since: all wait"
     pauses.succeeded("b")
     assert pauses.wait_s("b", 1.1) <= 0
     assert pauses.wait_s("c", 1.1) <= 0
@@ -65,11 +66,11 @@ def test_after_a_success_the_scale_begins_again():
     for now_s in (0.0, 1.0, 3.0):
         pauses.begun("a", now_s)
         pauses.refused("a", None, now_s)
-    assert pauses.wait_s("a", 3.0) == MOST_S
+    assert pauses.wait_s("a", 3.0) == TARGET.most_s
     pauses.succeeded("a")
     pauses.begun("a", 5.0)
     pauses.refused("a", None, 5.0)
-    assert pauses.wait_s("a", 5.0) == FIRST_S
+    assert pauses.wait_s("a", 5.0) == TARGET.first_s
 
 
 @pytest.mark.parametrize(

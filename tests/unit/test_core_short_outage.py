@@ -9,6 +9,7 @@ import pytest
 
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome
 from tests.core_driver import Driver
 
 pytestmark = pytest.mark.on_change()
@@ -190,3 +191,21 @@ def test_a_bad_end_is_found_though_no_good_record_shares_a_tuple_with_it() -> No
     assert given_up[0] == POISON
     assert given_up[-1] == 2_000
     assert 9 < len(given_up) <= 101, "more than the few that need no proof"
+
+
+def test_an_ack_of_what_was_sent_before_takes_no_proof_back() -> None:
+    """Acks come out of order: the newest sending that succeeded shows that the target is well."""
+    driver = Driver("a", "b", "c", has_dead_letter=True, retry_attempts_max=2, window_initial=1)
+    driver.offer(20)
+    first, bad, other = driver.emit()
+    driver.ack(first)
+    slow = [other, *driver.emit()]
+    driver.wait(0.1)
+    driver.fail(bad)
+    driver.wait(0.05)
+    (quick,) = driver.emit()
+    driver.wait(0.06)
+    for emission in (quick, *slow):
+        driver.ack(emission)
+    (again,) = [emission for emission in driver.emit() if emission.tuple_id == bad.tuple_id]
+    assert driver.fail(again) is AckOutcome.GAVE_UP

@@ -52,6 +52,7 @@ def test_the_figures_can_be_read() -> None:
         "most parameters of a constructor: 6 (",
         "lines outside a bolt's own class that write its fields: 0\n",
         f"tables of states beside {house.STATE_FILE}: 0\n",
+        f"pauses and blame beside {house.RETRY_FILE} and {house.BLAME_FILE}: 0\n",
         "public docstrings / annotated: ",
     ):
         assert measure in told
@@ -103,12 +104,15 @@ def test_one_more_is_seen(
 def test_each_measure_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     disorder = (
         "class A:\n    def __init__(self, a, b, c, d, e, f, g): ...\n"
+        "BACKOFF_S = 3\n"
         f"AFTER = {{'late': BoltState.SLOW}}\nconsumer.acked = 1\n{long(house.FILE_LINES_MAX)}"
     )
     sources = [BOLT, Source("flowctl/a.py", disorder)]
     monkeypatch.setattr(house, "read", lambda *_: sources)
     told = "\n".join(breach.what for breach in house.breaches())
-    for what in ("lines, 600", "f has", "A takes 7", "writes acked", "a table of states"):
+    for what in (
+        "lines, 600", "f has", "A takes 7", "writes acked", "a table of states", "BACKOFF_S",
+    ):  # fmt: skip
         assert what in told
 
 
@@ -200,3 +204,41 @@ def test_how_the_files_hang_together_can_be_read() -> None:
     told = "\n".join(house.structure())
     for measure in ("the longest chain of imports: ", "files that one other imports: all "):
         assert measure in told
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pause_s *= 2",
+        "self._wait_s = min(MOST_S, 2 * self._wait_s)",
+        "wait_s = FIRST_S * 2 ** min(tries, 5)",
+        "return min(5.0, first_s * 2.0 ** tries)",
+        "RESTART = Pause(0.1, 5.0)",
+        "self.breaker = Breaker(600.0)",
+        "class RetryAttempts: ...",
+        "_BACKOFF_FIRST_S: Final = 0.1",
+        "IN_A_ROW_MAX = 8",
+        "BAD_END_S = 10.0",
+    ],
+)
+def test_a_second_pause_or_blame_is_seen(line: str) -> None:
+    """Kind: each door brought its own, and a mend of one left the others as they were."""
+    (breach,) = house.stray_retries([Source("flowctl/new/door.py", line)])
+    assert house.RETRY_FILE in breach.what or house.BLAME_FILE in breach.what
+    for path in (house.RETRY_FILE, house.BLAME_FILE):
+        assert list(house.stray_retries([Source(path, line)])) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["self._wait(next(pauses))", "wait_s = TARGET.after(refusals)", "size *= 2"]
+)
+def test_who_asks_the_one_rule_is_let_be(line: str) -> None:
+    assert list(house.stray_retries([Source("flowctl/new/door.py", line)])) == []
+
+
+@reads_all
+def test_other_waits_that_double_are_still_there() -> None:
+    others = [source for source in house.read() if source.path in house.OTHER_WAITS]
+    assert {source.path for source in others} == set(house.OTHER_WAITS)
+    for source in others:
+        assert any(house.doubles_a_wait(node) for node in source.nodes), source.path

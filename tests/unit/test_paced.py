@@ -28,7 +28,7 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What calls would have slept [s]; permits don't rest either."""
     slept: list[float] = []
     monkeypatch.setattr("flowctl.pacing.call.time.sleep", slept.append)
-    monkeypatch.setattr("flowctl.pacing.gate.REST_MAX_S", 0.0)
+    monkeypatch.setattr("flowctl.pacing.gate.ASKED_MOST_S", 0.0)
     return slept
 
 

@@ -36,7 +36,7 @@ def faults(ranges: Ranges, at: int) -> int:
     """How often counted what holds the position ``at``."""
     (found,) = {
         waiting.faults
-        for waiting in ranges.core.to_go_again.values()
+        for waiting in ranges.core.to_go_again
         if waiting.cut.records[0].position == at
     }
     return found

@@ -23,13 +23,14 @@ AWAY = CheckpointUnavailableError("Redis can't be reached.")
 class Work:
     """A core with one bolt whose tuples are acked one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, interval_s: float = 0.5) -> None:
         self.clock = ManualClock()
         self.store = FailingStore()
         self.control = RunControl(SpoutCore(), clock=self.clock)
         self.checkpointer = Checkpointer(
-            self.control, self.store, job="job", epoch=self.store.acquire("job"), interval_s=0.5
-        )
+            self.control, self.store, job="job", epoch=self.store.acquire("job"),
+            interval_s=interval_s,
+        )  # fmt: skip
         self.control.core.add_bolt("a", slots=1, epoch=1, now_s=0.0)
         self._read = 0
 
@@ -88,7 +89,7 @@ def test_an_episode_is_logged_once_at_its_start_and_once_at_its_end():
     ]
     assert logs[0]["reason"] == "Redis can't be reached."
     # Away at the first try; 0.5, 1, 2, 4, 5 s later it is tried again, never more rarely.
-    assert logs[1]["away_s"] == pytest.approx(1 + 2 + 4 + 5 + 5)
+    assert logs[1]["away_s"] == pytest.approx(0.5 + 1 + 2 + 4 + 5)
     assert work.control.store_away_since_s is None
     assert work.store.load("job").records == 1
 
@@ -124,6 +125,16 @@ def test_the_last_save_waits_for_a_store_that_comes_back():
     assert work.store.tries >= 2
     assert work.store.load("job").records == 1
     assert not work.checkpointer.is_alive()
+
+
+def test_the_last_save_is_tried_again_soon_though_saves_are_minutes_apart():
+    """Kind: how long to wait for a store that is away is no matter of how often it is saved to."""
+    work = Work(interval_s=300.0)
+    work.ack_one()
+    work.store.error = AWAY
+    work.control.clock = ReturningClock(work, comes_back_after=5)
+    work.checkpointer.save_finally(timeout_s=60.0)
+    assert work.store.load("job").records == 1
 
 
 def test_the_last_save_does_not_wait_for_ever():

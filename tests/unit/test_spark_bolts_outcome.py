@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flowctl.core.retry import RESTART, RESTART_KILLED, WELL_AFTER_S
 from flowctl.ports import Endpoint
 from pyspark_flowctl.outcome import (
-    BACKOFF_CRASHED_MAX_S,
-    BACKOFF_FIRST_S,
-    BACKOFF_MAX_S,
-    STEADY_S,
     GiveUp,
     Outcome,
     Restart,
@@ -31,7 +28,7 @@ def test_a_bolt_that_heard_end_is_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "longest_s"), [("lost", BACKOFF_MAX_S), ("crashed", BACKOFF_CRASHED_MAX_S)]
+    ("kind", "longest_s"), [("lost", RESTART.most_s), ("crashed", RESTART_KILLED.most_s)]
 )
 def test_crashes_never_give_up_and_back_off_to_a_bound(kind: str, longest_s: float) -> None:
     decide = policy().after
@@ -40,7 +37,7 @@ def test_crashes_never_give_up_and_back_off_to_a_bound(kind: str, longest_s: flo
         step = decide(Outcome(kind=kind))  # type: ignore[arg-type]
         assert isinstance(step, Restart)
         waits.append(step.after_s)
-    assert waits[:3] == [BACKOFF_FIRST_S, BACKOFF_FIRST_S * 2, BACKOFF_FIRST_S * 4]
+    assert waits[:3] == [0.1, 0.2, 0.4]
     assert max(waits) == waits[-1] == longest_s
 
 
@@ -48,9 +45,9 @@ def test_a_long_life_resets_the_back_off() -> None:
     decide = policy().after
     for _ in range(5):
         decide(Outcome(kind="crashed"))
-    step = decide(Outcome(kind="crashed", lived_s=STEADY_S))
+    step = decide(Outcome(kind="crashed", lived_s=WELL_AFTER_S))
     assert isinstance(step, Restart)
-    assert step.after_s == BACKOFF_FIRST_S
+    assert step.after_s == RESTART_KILLED.first_s
 
 
 @pytest.mark.parametrize(("kind", "tries"), [("load", 2), ("error", 3), ("spark", 5), ("gone", 1)])

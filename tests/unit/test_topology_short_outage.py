@@ -45,11 +45,18 @@ class Target:
         self.take([each.value for each in given], out.bolt)
 
 
-def hub_of(target: Target, records: int, *, code: Any = None) -> Hub:
-    made = topology()
+def hub_of(
+    target: Target,
+    records: int,
+    *,
+    code: Any = None,
+    max_pending: int | None = None,
+    **overrides: Any,
+) -> Hub:
+    made = topology(max_pending=max_pending)
     made.bolt("a", passing, count=2).shuffle("s")
     made.bolt("b", code or target.single, count=4).shuffle("a")
-    hub = target.hub = Hub(made, has_dead_letter=True)
+    hub = target.hub = Hub(made, has_dead_letter=True, overrides=overrides)
     hub.offer(range(1, records + 1))
     hub.core.end_of_input(now_s=0.0)
     return hub
@@ -91,6 +98,14 @@ def test_a_target_that_is_down_is_asked_now_and_then() -> None:
     assert target.calls < 3 * 2_000, "not each record again and again: a minute of that is 30 times"
 
 
+def test_an_outage_of_hours_costs_none_either() -> None:
+    """Each root is asked with more than twenty times, which is no refusal of that root."""
+    target = Target((0.2, 20_000.0), poison=())
+    hub = hub_of(target, 250, **{"retry.give_up_after_s": 40_000.0})
+    assert letters(hub, until_s=40_000.0) == []
+    assert target.calls > 250 * 25
+
+
 def test_one_bolt_of_four_that_reaches_nothing_costs_no_record() -> None:
     class CutOff(Target):
         def is_cut_off(self, bolt: str) -> bool:
@@ -115,8 +130,23 @@ def test_where_more_is_left_that_fails_the_run_ends_and_keeps_it() -> None:
 
 def test_what_never_worked_does_not_empty_the_source_into_the_dead_letter() -> None:
     hub = hub_of(Target((0.0, 1e9)), 1_000)
-    assert len(letters(hub)) <= GIVEN_UP_FIRST_MAX
+    assert letters(hub) == [], "the next run begins with them, as without stages"
     assert hub.core.gave_up is not None and NOTHING_SUCCEEDED in hub.core.gave_up.reason
+
+
+@pytest.mark.parametrize("max_pending", [1, 5, None])
+def test_letters_wait_until_something_has_succeeded_where_they_failed(
+    max_pending: int | None,
+) -> None:
+    """Though they are pending meanwhile, they take no place of those that may succeed."""
+    hub = hub_of(Target((0, 0), poison=(1, 2, 3)), 30, max_pending=max_pending)
+    assert letters(hub) == [1, 2, 3]
+    assert hub.core.counters.records_acked == 30
+
+
+def test_or_until_nothing_else_is_left() -> None:
+    hub = hub_of(Target((0, 0), poison=(1, 2, 3)), 3)
+    assert letters(hub) == [1, 2, 3]
 
 
 def test_errors_about_values_are_the_records_own_however_many_fail() -> None:

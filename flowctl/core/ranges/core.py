@@ -220,7 +220,7 @@ class RangeCore(ByReference):
     ) -> None:  # fmt: skip
         did = told.did
         if did.records > len(did.rejected):
-            self._blame.proven_at_s = max(self._blame.proven_at_s, began_s)
+            self._target.proven_at_s = max(self._target.proven_at_s, began_s)
             self._is_doubtful = False
             if self._target.is_troubled:
                 self._target.on_success(began_s, now_s)
@@ -267,7 +267,7 @@ class RangeCore(ByReference):
             part.is_unread = True
         elif said.record is not None and said.records == 1:
             part.holding(Record(said.record.position, as_sent(said.record.value)))
-        self._is_doubtful = not self._blame.has_succeeded
+        self._is_doubtful = not self._target.has_succeeded
         piece = self._settling.take_apart(flow_tuple, part)
         consumer.on_part_failed(flow_tuple, now_s)
         self._recovery.watch(consumer)

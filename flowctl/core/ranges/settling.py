@@ -160,7 +160,7 @@ class Settling:
         if left.pieces:
             self.recut(flow_tuple, left)
         else:
-            if not self._failures.retries.discard(flow_tuple.tuple_id):
+            if not self._failures.retries.discard(flow_tuple):
                 book.take_back(flow_tuple, now_s)
             self.recut(flow_tuple, left)
             self._completion.complete(flow_tuple, now_s)

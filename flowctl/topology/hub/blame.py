@@ -1,8 +1,8 @@
 """Whose fault it is that an input failed: its root's, or the target's that its stage calls.
 
-As :mod:`flowctl.core.blame` has it for the tuples of a spout.  The inputs of a tuple fail one by
-one, so a target that is down looks like many bad records, and each costs its root an attempt.  So a
-root's next failure counts only if the bolt has processed something that it was sent after the
+The places of :mod:`flowctl.core.blame` are stages here, and tasks.  The inputs of a tuple fail one
+by one, so a target that is down looks like many bad records, and each costs its root an attempt.
+So a root's next failure counts only if the bolt has processed something that it was sent after the
 root's last failure; and while a stage processes nothing at all, roots go out one at a time, to ask.
 """
 
@@ -12,23 +12,11 @@ from collections import deque
 from math import inf
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from flowctl.core.attempts import Attempts, Fate
-from flowctl.core.blame import (
-    BAD_END_MAX,
-    BAD_END_S,
-    FEW_LEFT,
-    GIVEN_UP_FIRST_MAX,
-    REFUSALS_MAX,
-)
-from flowctl.core.breaker import Breaker
-from flowctl.core.events import FlowEvent, TargetCameBack, TargetWentDown
-from flowctl.core.failures import NOTHING_SUCCEEDED
+from flowctl.core.blame import BAD_END_MAX, FEW_LEFT, GIVEN_UP_FIRST_MAX, Place, fails_alone
+from flowctl.core.counters import Counters
+from flowctl.core.events import FlowEvent, TargetWentDown
 from flowctl.core.letters import redrive_number
-from flowctl.core.retry import DOUBT_WAIT_MAX_S, backoff_s
 from flowctl.core.settings import RetrySettings
-from flowctl.core.target import went_down
 from flowctl.core.trees.settlement import Settlement
 from flowctl.core.tuples import NEVER_JUDGED
 from flowctl.topology.hub.stage import Stage
@@ -52,21 +40,25 @@ class FailedAt(NamedTuple):
 
 
 class RootBlame:
-    """Part of ``Roots``, not thread-safe.  ``attempts`` are the roots'."""
+    """Part of ``Roots``, not thread-safe."""
 
-    def __init__(
-        self, attempts: Attempts[Root], settings: RetrySettings, events: deque[FlowEvent]
-    ) -> None:
-        self.down_s: float = 0.0  # how long places were down, stretches that are over
-        most_s = min(DOUBT_WAIT_MAX_S, settings.backoff_max_s)
-        self._settings = replace(settings, backoff_max_s=most_s)
-        self._attempts = attempts
-        self._given_up_first = 0  # before anything had succeeded where they failed
+    def __init__(self, settings: RetrySettings, events: deque[FlowEvent]) -> None:
+        self._settings = settings
         self._events = events
-        # When that was sent which succeeded last: by bolt, and by place.
+        self._counters = Counters()
+        self._places: dict[str, Place] = {}
+        # When that was sent which succeeded last at a bolt: a root, unlike a tuple, can't avoid a
+        # bolt that reaches nothing.
         self._proven_at_s: dict[str, float] = {}
-        self._breakers: dict[str, Breaker] = {}
-        self._dismissed: set[str] = set()  # places where what is left counts as bad
+        self._given_up_first = 0  # before anything had succeeded where they failed
+
+    def _place(self, at: FailedAt) -> Place:
+        place = self._places.get(at.place)
+        if place is None:
+            give_up_after_s = self._settings.give_up_after_s
+            place = Place(give_up_after_s, self._counters, self._events)
+            self._places[at.place] = place
+        return place
 
     def settled(
         self,
@@ -83,125 +75,75 @@ class RootBlame:
         ``sent_at_s`` is when they were sent, if known; ``pending`` roots are not done.
         """
         failed = [one for one in said.failed if not one.refused and not one.is_data_error]
-        done = records + len(said.acked) - len(said.failed) - len(said.held)
-        if done > 0:
+        place = self._place(at)
+        if records + len(said.acked) > len(said.failed) + len(said.held):
             if sent_at_s is not None:
-                self._succeeded(at, sent_at_s, now_s)
-        elif failed and at.place in self._proven_at_s and pending > FEW_LEFT:
-            self._nothing_done(at, failed[0].reason, now_s)
+                place.proven_at_s = max(sent_at_s, place.proven_at_s)
+                of_bolt_s = self._proven_at_s.get(at.bolt, NEVER_JUDGED)
+                self._proven_at_s[at.bolt] = max(sent_at_s, of_bolt_s)
+                place.on_success(sent_at_s, now_s)
+        elif failed and not place.is_cleared and pending > FEW_LEFT and at.stage is not None:
+            slots = 1 if at.stage.plan.is_keyed else at.stage.plan.count
+            place.note_failure(0, slots=slots, reason=failed[0].reason, now_s=now_s)
 
-    def _succeeded(self, at: FailedAt, sent_at_s: float, now_s: float) -> None:
-        for name in (at.bolt, at.place):
-            self._proven_at_s[name] = max(sent_at_s, self._proven_at_s.get(name, 0.0))
-        self._dismissed.discard(at.place)
-        breaker = self._breakers.get(at.place)
-        if breaker is not None and sent_at_s >= breaker.run_began_s:
-            self._close(breaker, "", now_s)
+    def counts(self, root: Root, at: FailedAt, *, pending: int, now_s: float) -> bool:
+        """Whether this failure of ``root`` counts against it; ``pending`` roots are not done."""
+        place = self._place(at)
+        is_bad = fails_alone(root.partition, 0 if place.is_down else root.refusals)
+        proven_at_s = self._proven_at_s.get(at.bolt, NEVER_JUDGED)
+        if is_bad or not at.may_be_target or not place.lacks_proof(root.judged_at_s, proven_at_s):
+            return True
+        if place.is_down:
+            return place.clear_at_end(few_left=pending <= BAD_END_MAX, now_s=now_s)
+        return at.bolt in self._proven_at_s and pending <= FEW_LEFT
 
-    def _nothing_done(self, at: FailedAt, reason: str, now_s: float) -> None:
-        if at.place in self._dismissed or at.stage is None:
-            return
-        breaker = self._breakers.setdefault(at.place, Breaker(self._settings.give_up_after_s))
-        slots = 1 if at.stage.plan.is_keyed else at.stage.plan.count
-        if breaker.on_failure(
-            0, slots=slots, reason=reason, is_refusal=False, after_s=None, now_s=now_s
-        ):
-            self._went_down(breaker, now_s)
-
-    def fault(
-        self, root: Root, at: FailedAt | None, reason: str, *, pending: int, now_s: float
-    ) -> Fate:
-        """``root`` failed (``at`` None: it could not be planted); ``pending`` are not done."""
-        attempts = self._attempts
-        if at is None or at.stage is None:
-            return attempts.fault(root, reason, now_s)
-        may_be_target = at.may_be_target and attempts.sends_again
-        if may_be_target and not self._counts(root, at, pending, now_s):
-            root.doubts += 1
-            wait_s = backoff_s(root.doubts, self._settings, attempts.chance)
-            return attempts.again(root, now_s + wait_s, now_s)
-        root.judged_at_s = now_s
-        keeps = self._is_keepable(root, at)
-        return attempts.fault(
-            root, reason if keeps else f"{reason} ({NOTHING_SUCCEEDED})", now_s, keeps=keeps
-        )
-
-    def _is_keepable(self, root: Root, at: FailedAt) -> bool:
-        """Whether a dead letter may keep it: a bolt that never works must not empty the source."""
-        is_last = root.faults + 1 >= self._settings.attempts_max
-        if not is_last or at.place in self._proven_at_s or redrive_number(root.partition):
+    def is_keepable(self, root: Root, at: FailedAt) -> bool:
+        """Whether a dead letter may keep ``root``: a bolt that never works must not empty the
+        source."""
+        if self.has_succeeded(root, at):
             return True
         self._given_up_first += 1
         return self._given_up_first <= GIVEN_UP_FIRST_MAX
 
-    def _counts(self, root: Root, at: FailedAt, pending: int, now_s: float) -> bool:
-        """Whether the failure of ``root`` is to count against it.
-
-        What never worked there is wrong.  A letter that is processed again is what fails alone, or
-        it would be none.
-        """
-        place, proven_at_s = at.place, self._proven_at_s.get(at.bolt, NEVER_JUDGED)
-        if place not in self._proven_at_s or place in self._dismissed:
-            return True
-        if root.judged_at_s <= proven_at_s or redrive_number(root.partition) is not None:
-            return True
-        breaker = self._breakers.get(place)
-        if breaker is not None and breaker.is_down:
-            return self._is_bad_end(breaker, place, pending, now_s)
-        if at.bolt in self._proven_at_s and pending <= FEW_LEFT:
-            return True
-        return root.doubts >= REFUSALS_MAX
-
-    def _is_bad_end(self, breaker: Breaker, place: str, pending: int, now_s: float) -> bool:
-        if pending > BAD_END_MAX or now_s - breaker.down_since_s < BAD_END_S:
-            return False
-        self._dismissed.add(place)
-        self._close(breaker, "so few roots are left that they count as bad", now_s)
-        return True
+    def has_succeeded(self, root: Root, at: FailedAt) -> bool:
+        """Whether anything has succeeded where ``root`` failed, or it is known to fail alone."""
+        return self._place(at).has_succeeded or redrive_number(root.partition) is not None
 
     # -- while a place is down -----------------------------------------------------------
 
     @property
+    def down_s(self) -> float:
+        """How long places were down, stretches that are over."""
+        return self._counters.target_down_total_s
+
+    @property
     def down(self) -> TargetWentDown | None:
         """Since when and why a place processes nothing; None: all do, or nobody knows."""
-        for breaker in self._breakers.values():
-            if breaker.is_down:
-                return went_down(breaker, breaker.down_since_s)
-        return None
+        return next((place.down for place in self._down_now()), None)
+
+    def _down_now(self) -> list[Place]:
+        return [place for place in self._places.values() if place.is_down]
 
     @property
     def is_lost(self) -> bool:
         """Whether that has lasted for ``retry.give_up_after_s``: the run has to fail."""
-        return any(breaker.is_lost for breaker in self._breakers.values())
+        return any(place.breaker.is_lost for place in self._down_now())
 
     def may_plant(self, now_s: float) -> bool:
         """Whether a root may be planted: while a place is down, one now and then."""
-        return all(b.may_ask(now_s) for b in self._breakers.values() if b.is_down)
+        return all(place.breaker.may_ask(now_s) for place in self._down_now())
 
     def note_planted(self, now_s: float) -> None:
         """Roots were planted; while a place is down that was one, to ask."""
-        for breaker in self._breakers.values():
-            if breaker.is_down:
-                breaker.note_asked(now_s)
+        for place in self._down_now():
+            place.breaker.note_asked(now_s)
 
     def next_s(self) -> float | None:
         """When :meth:`on_time` wants to be called, or None."""
-        due_s = min((breaker.next_s() for breaker in self._breakers.values()), default=inf)
+        due_s = min((place.breaker.next_s() for place in self._places.values()), default=inf)
         return None if due_s == inf else due_s
 
     def on_time(self, now_s: float) -> None:
         """Time passed: a place may count as down now, or as lost."""
-        for breaker in self._breakers.values():
-            if breaker.on_deadline(now_s):
-                self._went_down(breaker, now_s)
-
-    def _went_down(self, breaker: Breaker, now_s: float) -> None:
-        self._events.append(went_down(breaker, now_s))
-
-    def _close(self, breaker: Breaker, reason: str, now_s: float) -> None:
-        asked, down_s = breaker.asked, breaker.close(now_s)
-        if down_s is not None:
-            self.down_s += down_s
-            self._events.append(
-                TargetCameBack(at_s=now_s, down_s=down_s, asked=asked, reason=reason)
-            )
+        for place in self._places.values():
+            place.on_deadline(now_s)

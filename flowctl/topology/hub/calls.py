@@ -13,7 +13,7 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.messages import Emission, Fail
 from flowctl.core.records import AckOutcome, Record
-from flowctl.core.retry import backoff_s
+from flowctl.core.retry import RetryQueue
 from flowctl.core.settings import RetrySettings
 from flowctl.core.trees.settlement import Settlement
 from flowctl.topology.hub.roots import Roots
@@ -46,18 +46,11 @@ class _Call:
 class _Trouble:
     """How often ``on_end`` of a bolt raised or was refused in a row."""
 
-    __slots__ = ("due_s", "faults", "is_waiting", "refusals", "since_s")
+    __slots__ = ("faults", "refusals", "since_s")
 
     def __init__(self, now_s: float) -> None:
         self.since_s = now_s
-        self.due_s = now_s
         self.faults = self.refusals = 0
-        self.is_waiting = False
-
-    def wait(self, until_s: float) -> None:
-        """When it is called again."""
-        self.due_s = until_s
-        self.is_waiting = True
 
 
 class Calls:
@@ -81,8 +74,8 @@ class Calls:
         self._stages = stages
         self._roots = roots
         self._router = router
-        self._retry = retry
-        self._chance = chance
+        self._give_up_after_s = retry.give_up_after_s
+        self._retries: RetryQueue[_Trouble] = RetryQueue(retry, chance)
         self.ending: list[Stage] = [stage for stage in stages if stage.plan.has_end]
         self.is_used: bool = any(stage.plan.has_end or stage.plan.tick_s for stage in stages)
         self.gave_up: TupleGaveUp | None = None
@@ -105,7 +98,12 @@ class Calls:
         self._open.pop(bolt, None)
         self._tick_due_s.pop(bolt, None)
         self._ticks.pop(bolt, None)
-        self._troubles.pop(bolt, None)
+        self._forget_trouble(bolt)
+
+    def _forget_trouble(self, bolt: str) -> None:
+        trouble = self._troubles.pop(bolt, None)
+        if trouble is not None:
+            self._retries.discard(trouble)
 
     def sent(self, bolt: str) -> None:
         """``bolt`` is sent a tuple: its ``on_end`` must come after that."""
@@ -147,7 +145,7 @@ class Calls:
     def _may_end(self, consumer: AdaptiveFlowConsumer) -> bool:
         bolt = consumer.bolt
         trouble = self._troubles.get(bolt)
-        is_waiting = trouble is not None and trouble.is_waiting
+        is_waiting = trouble is not None and trouble in self._retries.scheduled
         return not (is_waiting or bolt in self._open or consumer.is_suspect or self.gave_up)
 
     def _done_stages(self) -> Iterator[Stage]:
@@ -198,7 +196,7 @@ class Calls:
         stage = call.stage
         self._router.settle(stage, bolt, (), said, now_s, sent_at_s=call.sent_at_s)
         if call.kind == END_CALL:
-            self._troubles.pop(bolt, None)
+            self._forget_trouble(bolt)
             if not call.has_more:
                 self._end(stage, bolt, _LEFT_OVER, now_s)
         return AckOutcome.ACKED
@@ -219,19 +217,15 @@ class Calls:
             return AckOutcome.DROPPED
         trouble = self._troubles.setdefault(bolt, _Trouble(now_s))
         trouble.faults += 1
-        trouble.wait(now_s + backoff_s(trouble.faults, self._retry, self._chance))
-        if trouble.faults < self._retry.attempts_max:
+        if self._retries.fault(trouble, trouble.faults, now_s) is not None:
             return AckOutcome.FAILED
         return self._give_up(call, trouble.faults, fail.error, now_s)
 
     def _refused(self, call: _Call, bolt: str, fail: Fail, now_s: float) -> AckOutcome:
         trouble = self._troubles.setdefault(bolt, _Trouble(now_s))
         trouble.refusals += 1
-        after_s = fail.after_s
-        if after_s is None:
-            after_s = backoff_s(trouble.refusals, self._retry, self._chance)
-        trouble.wait(now_s + after_s)
-        if now_s - trouble.since_s < self._retry.give_up_after_s:
+        self._retries.refusal(trouble, trouble.refusals, now_s, after_s=fail.after_s)
+        if now_s - trouble.since_s < self._give_up_after_s:
             return AckOutcome.REFUSED
         return self._give_up(call, trouble.faults + trouble.refusals, fail.error, now_s)
 
@@ -271,13 +265,15 @@ class Calls:
     def next_s(self) -> float | None:
         """When :meth:`on_time` wants to be called, or None."""
         due = [due_s for due_s, _ in self._tick_due_s.values()]
-        due += [trouble.due_s for trouble in self._troubles.values() if trouble.is_waiting]
+        if (retry_s := self._retries.next_due_s()) is not None:
+            due.append(retry_s)
         return min(due, default=None)
 
     def on_time(self, now_s: float) -> None:
         """Make ready the calls that are due."""
-        for trouble in self._troubles.values():
-            trouble.is_waiting = trouble.is_waiting and trouble.due_s > now_s
+        self._retries.ripen(now_s)
+        while self._retries.take() is not None:
+            pass  # it may be called again
         for bolt, (due_s, stage) in list(self._tick_due_s.items()):
             if due_s <= now_s:
                 del self._tick_due_s[bolt]

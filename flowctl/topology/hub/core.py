@@ -30,7 +30,6 @@ from flowctl.topology.hub.held_up import HeldUp
 from flowctl.topology.hub.news import News, TaskWatched, Wanted
 from flowctl.topology.hub.outbox import TopologyEvents
 from flowctl.topology.hub.planter import Planter
-from flowctl.topology.hub.refused import Refused
 from flowctl.topology.hub.roots import Roots, TreeRules
 from flowctl.topology.hub.routing import Router, Translate
 from flowctl.topology.hub.stage import Stage
@@ -84,8 +83,10 @@ class TopologyCore:
         self._stages = {
             stage.name: Stage(stage, settings, rules.next_id, rules.chance) for stage in plan.stages
         }
-        refused = Refused(settings.retry, rules.chance)
-        self._router = Router(self._stages, self._roots, plan.translate, self._events, refused)
+        self._router = Router(
+            self._stages, self._roots, plan.translate, self._events,
+            retry=settings.retry, chance=rules.chance,
+        )  # fmt: skip
         self._in_order = list(self._stages.values())
         self._cores = [core for stage in self._in_order for core in stage.cores]
         self._planter = Planter(self._in_order, self._roots, self._router, rules.max_pending)
@@ -259,7 +260,7 @@ class TopologyCore:
 
     def next_deadline_s(self) -> float | None:
         """As in ``SpoutCore``."""
-        due = [self._roots.next_s(), self._router.refused.next_s(), self._held_up.next_s()]
+        due = [self._roots.next_s(), self._router.retries.next_due_s(), self._held_up.next_s()]
         due.append(self._calls.next_s())
         due += [core.next_deadline_s() for core in self._cores]
         return min((at_s for at_s in due if at_s is not None), default=None)

@@ -52,7 +52,11 @@ class Planter:
     def _room(self) -> int:
         """How many more new roots may be planted at once."""
         most = self._max_pending
-        return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.pending)
+        return (
+            PLANT_RECORDS
+            if most is None
+            else min(PLANT_RECORDS, most - (self._roots.pending - self._roots.dying))
+        )
 
     def pass_end_on(self, now_s: float) -> None:
         """Nothing is left to plant: each stage learns when nothing is left before it."""

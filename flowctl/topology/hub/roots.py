@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from flowctl.core.attempts import Attempts, Fate
 from flowctl.core.buffer import Cut
 from flowctl.core.events import FlowEvent, TupleGaveUp
-from flowctl.core.failures import DeadTuple
+from flowctl.core.failures import NOTHING_SUCCEEDED, DeadTuple
 from flowctl.core.intake import Intake
 from flowctl.core.letters import REJECTED_PREFIX
 from flowctl.core.records import Checkpoint, Record
+from flowctl.core.retry import RetryQueue
 from flowctl.core.settings import CoreSettings
 from flowctl.core.trees.acker import AckerLedger, TreeOutcome, Verdict, owner_of
 from flowctl.core.trees.anchors import NextId
@@ -85,13 +85,11 @@ class Roots:
         self.sends_again: bool = guarantee.sends_again
         self._commits_acked = guarantee.commits_acked
         self._parts: dict[str, Part] = {}
-        self._attempts: Attempts[Root] = Attempts(
-            settings.retry,
-            sends_again=guarantee.sends_again,
-            has_dead_letter=has_dead_letter,
-            chance=rules.chance,
-        )
-        self.blame: RootBlame = RootBlame(self._attempts, settings.retry, events)
+        self._retries: RetryQueue[Root] = RetryQueue(settings.retry, rules.chance)
+        self.blame: RootBlame = RootBlame(settings.retry, events)
+        self.gave_up: TupleGaveUp | None = None  # the first that no dead letter keeps
+        self._has_dead_letter = has_dead_letter
+        self._dying: deque[tuple[Root, TupleGaveUp, FailedAt | None]] = deque()  # where they failed
         self._dead: dict[int, Root] = {}  # given to it, by number
         self._numbers = 0
         self._events = events
@@ -105,7 +103,7 @@ class Roots:
 
         Of new ones at most ``new_max``; retries are not limited by that.
         """
-        again = self._attempts.take()
+        again = self._retries.take()
         if again is not None:
             return (again,)
         intake = self.intake
@@ -127,13 +125,7 @@ class Roots:
     @property
     def has_next(self) -> bool:
         """Whether :meth:`take` returns something."""
-        return self._attempts.has_ready or bool(self.intake.buffer)
-
-    @property
-    def gave_up(self) -> TupleGaveUp | None:
-        """The first root whose attempts ran out and that no dead letter store keeps."""
-        first = self._attempts.gave_up
-        return None if first is None else told.gave_up(first.item, first.reason, at_s=first.at_s)
+        return self._retries.has_ready or bool(self.intake.buffer)
 
     def ledger_of(self, root_id: int) -> AckerLedger:
         """Return the ledger responsible for ``root_id``, always the same one."""
@@ -222,20 +214,31 @@ class Roots:
         if root.part.is_gone:
             return
         self._number(root)
-        attempts = self._attempts
-        if outcome is TreeOutcome.EXPIRED:
-            self.expired += 1
-            fate = attempts.again(root, now_s, now_s)
-        else:
-            self.failed += 1
-            fate = self.blame.fault(root, at, reason, pending=self.pending, now_s=now_s)
-        if fate is Fate.AGAIN:
-            self._go_again(root, reason, now_s, at.bolt if at is not None else "")
-        elif fate is Fate.GAVE_UP:
-            self._give_up(root, reason, now_s)
-        else:
+        is_expired = outcome is TreeOutcome.EXPIRED
+        self.expired += is_expired
+        self.failed += not is_expired
+        if not self.sends_again:
             self._drop(root, reason, now_s)
+        elif (due_s := self._retry_at_s(root, at, now_s, is_expired=is_expired)) is not None:
+            self._go_again(root, reason, due_s, now_s, at.bolt if at is not None else "")
+        else:
+            self._give_up(root, at, reason, now_s)
         self._tell(root, reason, age_s)
+
+    def _retry_at_s(
+        self, root: Root, at: FailedAt | None, now_s: float, *, is_expired: bool
+    ) -> float | None:
+        """Schedule ``root``; return when it goes again, or None: its attempts have run out."""
+        if is_expired:
+            self._retries.add(root, not_before_s=now_s, now_s=now_s)
+            return now_s
+        if at is not None and at.stage is not None:
+            if not self.blame.counts(root, at, pending=self.pending, now_s=now_s):
+                root.refusals += 1
+                return self._retries.refusal(root, root.refusals, now_s)
+            root.judged_at_s = now_s
+        root.faults += 1
+        return self._retries.fault(root, root.faults, now_s)
 
     def set_aside(self, partition: str, record: Record, reason: str, now_s: float) -> bool:
         """``record`` can't be sent: it waits for the dead letter store.  False: there is no room
@@ -251,7 +254,7 @@ class Roots:
             self.pending += 1
             self.failed += 1
             self._number(root)
-            self._attempts.give_up(root, f"{REJECTED_PREFIX}{reason}", now_s)
+            self._part_with(root, f"{REJECTED_PREFIX}{reason}", now_s)
             self._tell(root, reason, None)
         return True
 
@@ -261,19 +264,37 @@ class Roots:
             self._numbers += 1
             root.number = self._numbers
 
-    def _go_again(self, root: Root, reason: str, now_s: float, bolt: str) -> None:
+    def _go_again(self, root: Root, reason: str, due_s: float, now_s: float, bolt: str) -> None:
         if self.wanted.steps:
             self.news.append(step("retried", root, reason))
         root.replays += 1
         self.replayed += 1
-        due_s = self._attempts.due_s(root)
-        assert due_s is not None
         self._events.append(told.failed(root, reason, bolt=bolt, retry_at_s=due_s, at_s=now_s))
 
-    def _give_up(self, root: Root, reason: str, now_s: float) -> None:
+    def _give_up(self, root: Root, at: FailedAt | None, reason: str, now_s: float) -> None:
+        is_kept = at is None or at.stage is None or self.blame.is_keepable(root, at)
+        if not is_kept:
+            reason = f"{reason} ({NOTHING_SUCCEEDED})"
         if self.wanted.steps:
             self.news.append(step("gave_up", root, reason))
-        self._events.append(told.gave_up(root, reason, at_s=now_s))
+        self._events.append(self._part_with(root, reason, now_s, at=at, is_kept=is_kept))
+
+    def _part_with(
+        self,
+        root: Root,
+        reason: str,
+        now_s: float,
+        *,
+        at: FailedAt | None = None,
+        is_kept: bool = True,
+    ) -> TupleGaveUp:
+        """The dead letter keeps ``root``; if there is none, or it may not, the run has to fail."""
+        gave_up = told.gave_up(root, reason, at_s=now_s)
+        if self._has_dead_letter and is_kept:
+            self._dying.append((root, gave_up, at))
+        else:
+            self.gave_up = self.gave_up or gave_up
+        return gave_up
 
     def _drop(self, root: Root, reason: str, now_s: float) -> None:
         """No retries in this mode: count it, report it, forget it."""
@@ -283,13 +304,32 @@ class Roots:
         self.drops.add(root, reason, now_s)
 
     def poll_dead_letter(self) -> DeadTuple | None:
-        """Return the next root whose attempts ran out, to be kept elsewhere, or None."""
-        while (dead := self._attempts.poll_dead_letter()) is not None:
-            root = dead.item
+        """Return the next root whose attempts ran out, to be kept elsewhere, or None.
+
+        None of those that failed before anything has succeeded where they did, while something else
+        is left: if the run ends over it, those were good records, and the next run begins with
+        them.
+        """
+        while self._dying:
+            root, gave_up, at = self._dying[0]
+            if not root.part.is_gone and self._is_doubtful(root, at):
+                return None
+            self._dying.popleft()
             if not root.part.is_gone:
                 self._dead[root.number] = root
-                return DeadTuple(told.gave_up(root, dead.reason, at_s=dead.at_s), (root.record,))
+                return DeadTuple(gave_up, (root.record,))
         return None
+
+    def _is_doubtful(self, root: Root, at: FailedAt | None) -> bool:
+        if at is None or at.stage is None or self.blame.has_succeeded(root, at):
+            return False
+        is_left = bool(self.intake.buffer) or self.pending > self.dying
+        return is_left or self.gave_up is not None
+
+    @property
+    def dying(self) -> int:
+        """Roots that are given up and wait for the dead letter."""
+        return sum(not root.part.is_gone for root, *_ in self._dying)
 
     def on_dead_lettered(self, number: int, now_s: float) -> None:
         """It is safe, so it counts as acked; one whose partition is gone is ignored."""
@@ -317,7 +357,7 @@ class Roots:
         part = self._parts.get(partition)
         if part is None:
             return 0
-        left = self._attempts.discard_where(lambda root: root.part is part)
+        left = self._retries.discard_where(lambda root: root.part is part)
         self._hand_over(part, len(left))
         return part.pending
 
@@ -344,7 +384,7 @@ class Roots:
 
     def next_s(self) -> float | None:
         """When :meth:`on_time` wants to be called, or None."""
-        dues = (self._attempts.next_due_s(), self.blame.next_s())
+        dues = (self._retries.next_due_s(), self.blame.next_s())
         due_s = min((at_s for at_s in dues if at_s is not None), default=None)
         if self._timer is None or not (self.trees or any(self.ledgers)):
             return due_s
@@ -354,7 +394,7 @@ class Roots:
 
     def on_time(self, now_s: float) -> bool:
         """Make due retries ready; True if a tick has passed and trees were checked by it."""
-        self._attempts.ripen(now_s)
+        self._retries.ripen(now_s)
         self.blame.on_time(now_s)
         if self._timer is None:
             self._timer = TickTimer(self.tree_timeout_s, now_s=now_s)
@@ -376,7 +416,7 @@ class Roots:
     @property
     def to_go_again(self) -> int:
         """Roots that wait for their back-off, or to be planted again."""
-        return len(self._attempts)
+        return len(self._retries)
 
     @property
     def is_drained(self) -> bool:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from flowctl.core.carried import plain_value, wire_value
 from flowctl.core.events import FlowEvent, TupleDropped
 from flowctl.core.records import Record
+from flowctl.core.retry import RetryQueue
+from flowctl.core.settings import RetrySettings
 from flowctl.core.trees.acker import Verdict
 from flowctl.core.trees.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
 from flowctl.errors import JobError
 from flowctl.topology.hub.blame import FailedAt
 from flowctl.topology.hub.groupings import Choose, make_choice
-from flowctl.topology.hub.refused import Refused
 from flowctl.topology.hub.roots import Roots
 from flowctl.topology.hub.stage import Parcel, Stage
 from flowctl.topology.hub.tree_root import Root
@@ -41,11 +42,19 @@ class Route(NamedTuple):
     choose: Choose
 
 
+class Refused(NamedTuple):
+    """An input that a target refused: its stage, which does not have it for now."""
+
+    stage: Stage
+    parcel: Parcel
+
+
 class Router:
     """Puts values into stages and tells the ledgers.  Part of ``TopologyCore``, not thread-safe.
 
     ``dropped`` counts emits of copies of inputs that were already settled, ``untracked_failed``
     inputs that failed and are in no tree: nobody sends them again, so each is reported.
+    ``refused`` counts refusals of single inputs: each goes again later, and no fault is counted.
     """
 
     def __init__(
@@ -54,12 +63,16 @@ class Router:
         roots: Roots,
         translate: Mapping[str, Translate],
         events: deque[FlowEvent],
-        refused: Refused,
+        *,
+        retry: RetrySettings,
+        chance: Callable[[], float] | None,
     ) -> None:
-        self.refused = refused
+        self.retries: RetryQueue[Refused] = RetryQueue(retry, chance)
+        self.refused: int = 0
         self.dropped: int = 0
         self.untracked_failed: int = 0
         self.undelivered: Undelivered = Undelivered(events)
+        self._give_up_after_s = retry.give_up_after_s
         self._events = events
         self._roots = roots
         self._translate = translate
@@ -249,14 +262,18 @@ class Router:
         if parcel is None:
             return
         reason = failed.reason
-        too_long_s = self.refused.refused_for_s(parcel, now_s)
-        if too_long_s is not None:
-            reason = f"refused for {too_long_s:.0f} s: {reason}"
-        if too_long_s is not None or not self._roots.sends_again:
+        refused_s = now_s - parcel.note_refused(now_s)
+        is_too_long = refused_s >= self._give_up_after_s
+        if is_too_long:
+            reason = f"refused for {refused_s:.0f} s: {reason}"
+        if is_too_long or not self._roots.sends_again:
             self.fail_inputs(stage, bolt, [failed.input_id], reason, now_s)
             return
         stage.take(bolt, failed.input_id)
-        self.refused.add(stage, parcel, failed.after_s, now_s)
+        self.refused += 1
+        stage.refused_now += 1
+        refused = Refused(stage, parcel)
+        self.retries.refusal(refused, parcel.refusals, now_s, after_s=failed.after_s)
         self._renew(stage, parcel, now_s)
 
     def prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
@@ -286,9 +303,11 @@ class Router:
     def on_time(self, now_s: float) -> None:
         """Queue again what was refused and has waited; report what is due."""
         self.undelivered.flush(now_s)
-        while (waiting := self.refused.take(now_s)) is not None:
-            self._renew(waiting.stage, waiting.parcel, now_s)
-            self.put_again(waiting.stage, [waiting.parcel])
+        self.retries.ripen(now_s)
+        while (refused := self.retries.take()) is not None:
+            refused.stage.refused_now -= 1
+            self._renew(*refused, now_s)
+            self.put_again(refused.stage, [refused.parcel])
 
     def renew(self, stage: Stage, since_s: float, now_s: float) -> None:
         """A tick has checked the trees: those that wait in ``stage``, or are at a bolt that was
@@ -299,8 +318,8 @@ class Router:
 
     def renew_refused(self, now_s: float) -> None:
         """A tick has checked the trees: those of refused inputs that wait are kept alive."""
-        for waiting in self.refused:
-            self._renew(waiting.stage, waiting.parcel, now_s)
+        for refused in self.retries.scheduled:
+            self._renew(*refused, now_s)
 
 
 def _check_declared(plan: StagePlan, stream: str | None) -> None:

@@ -46,6 +46,13 @@ class Parcel(Anchored):
         self.source: int = source
         self.core: int = core
 
+    def note_refused(self, now_s: float) -> float:
+        """A target refused it; return when it did so first."""
+        self.refusals += 1
+        if self.refused_since_s is None:
+            self.refused_since_s = now_s
+        return self.refused_since_s
+
 
 class Stage:
     """A stage's windows and buffers: one ``TupleCore``, or one per task if it matters which task
@@ -311,7 +318,7 @@ class Stage:
 
 
 def _to_go_again(core: TupleCore) -> int:
-    return sum(len(waiting.cut.records) for waiting in core.to_go_again.values())
+    return sum(len(waiting.cut.records) for waiting in core.to_go_again)
 
 
 def _settings_of(plan: StagePlan, settings: Settings) -> CoreSettings:

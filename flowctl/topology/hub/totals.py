@@ -17,7 +17,7 @@ def counters_of(stages: Sequence[Stage], roots: Roots, router: Router) -> Counte
     for stage in stages:
         for core in stage.cores:
             total.add(core.counters)
-    total.calls_refused += router.refused.total
+    total.calls_refused += router.refused
     total.target_down_total_s += roots.blame.down_s
     total.records_acked = roots.acked + roots.intake.empty
     total.tuples_dead_lettered = total.records_dead_lettered = roots.dead_lettered

@@ -30,20 +30,20 @@ class Part:
 class Root:
     """One source record that is not done.
 
-    ``faults``: how often its tree has failed, ``judged_at_s``: when it did last, ``doubts``: how
+    ``faults``: how often its tree has failed, ``judged_at_s``: when it did last, ``refusals``: how
     often it did beside, perhaps not by its fault.  ``replays``: how often it was sent again.
     ``number`` identifies it in reports, from 1; 0: it was not reported yet.  ``failed_at``: the
     bolts that failed it, the last one last.
     """
 
     __slots__ = (
-        "doubts",
         "failed_at",
         "faults",
         "judged_at_s",
         "number",
         "part",
         "record",
+        "refusals",
         "replays",
         "seq",
     )
@@ -54,7 +54,7 @@ class Root:
         self.record: Record = record
         self.faults: int = 0
         self.judged_at_s: float = NEVER_JUDGED
-        self.doubts: int = 0
+        self.refusals: int = 0
         self.replays: int = 0
         self.number: int = 0
         self.failed_at: tuple[str, ...] = ()
