@@ -1,9 +1,10 @@
 """Is the house in order?  ``python -m tests.house``, a part of ``make check``.
 
 CONTRIBUTING.md says what order is: the sizes of files, functions and constructors, who writes the
-fields of a bolt, where its states change, where it is decided how long to wait before the next try
-and whose fault a failure is.  Here it is measured, on the syntax alone.  Prints what
-breaks a rule and where, then the figures; exit code 1 if anything does.
+fields of a bolt, where its states change, where a run's numbers are defined, and where it is
+decided how long to wait before the next try and whose fault a failure is.  Here it is measured, on
+the syntax alone.  Prints what breaks a rule and where, then the figures; exit code 1 if anything
+does.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ LENT_FIELDS: Final = {
     "queued_s": "flowctl/core/dispatch.py",
     "place": "flowctl/core/dispatch.py",
 }
+NUMBERS_FILE: Final = "flowctl/core/counters.py"
 STATE_FILE: Final = "flowctl/core/state.py"
 STATES: Final = ("BoltState", "Liveness")
 RETRY_FILE: Final = "flowctl/core/retry.py"
@@ -338,6 +340,34 @@ def _is_power_of_two(node: ast.expr) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _is_two(node.left)
 
 
+# -- numbers -----------------------------------------------------------------------------------
+
+
+def copied_numbers(sources: Sequence[Source]) -> Iterator[Breach]:
+    """Classes that define numbers of a run again, beside those of :data:`NUMBERS_FILE`."""
+    counted = {
+        name
+        for source in sources
+        if source.path == NUMBERS_FILE
+        for node in source.nodes
+        if isinstance(node, ast.ClassDef)
+        for name in _fields(node)
+    }
+    for source in sources:
+        if source.path == NUMBERS_FILE:
+            continue
+        for node in source.nodes:
+            if isinstance(node, ast.ClassDef) and len(again := counted & set(_fields(node))) > 1:
+                what = f"{node.name} defines {', '.join(sorted(again))}, as {NUMBERS_FILE} does"
+                yield Breach(source.path, node.lineno, what)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    for member in node.body:
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
+            yield member.target.id
+
+
 # -- what is said of it ------------------------------------------------------------------------
 
 
@@ -399,6 +429,7 @@ def breaches() -> list[Breach]:
         *foreign_writes(sources),
         *stray_tables(sources),
         *stray_retries(sources),
+        *copied_numbers(sources),
     ]
 
 

@@ -317,6 +317,9 @@ def _headline(summary: dict[str, Any]) -> str:
     )
 
 
+# -- the table of partitions -------------------------------------------------------------------
+
+
 def matching(
     partitions: Mapping[str, PartitionCheckpoint], pattern: str | None
 ) -> dict[str, PartitionCheckpoint]:
@@ -376,6 +379,9 @@ def _rows(
         ranges = f"{counted(len(state.acked), 'range')}, {counted(above, 'record')}"
         text = ranges if state.acked else "-"
         yield printable(name), shown(state.position), count(state.records), text
+
+
+# -- sinks that forget -------------------------------------------------------------------------
 
 
 class NamedSink(NamedTuple):

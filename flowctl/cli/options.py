@@ -31,6 +31,8 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+# -- files that a command writes ---------------------------------------------------------------
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -79,6 +81,8 @@ def _open_and_leave_as_it_was(path: Path) -> None:
         # Only whoever made it takes it away: two drivers, one in waiting, may name the same file.
         path.unlink(missing_ok=True)
 
+
+# -- what changes something that is saved ------------------------------------------------------
 
 _UNITS_S = ((86_400, "d"), (3_600, "h"), (60, "min"))
 

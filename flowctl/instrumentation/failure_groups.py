@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from flowctl.core import events as ev
-from flowctl.core.events import FlowEvent, RecordsRejected, TupleDeadLettered, TupleGaveUp
 from flowctl.core.letters import REJECTED_PREFIX
 from flowctl.instrumentation.snapshot import LossReason
 
@@ -41,15 +40,15 @@ class Reasons:
         self._records: Counter[str] = Counter()
         self._dying: dict[int, str] = {}  # tuples that were given up, and why
 
-    def take(self, event: FlowEvent) -> None:
+    def take(self, event: ev.FlowEvent) -> None:
         """Count what ``event`` says about records that were left out, if anything."""
-        if isinstance(event, RecordsRejected):
+        if isinstance(event, ev.RecordsRejected):
             for reason in event.reasons:
                 self.add(reason, 1)
-        elif isinstance(event, TupleGaveUp):
+        elif isinstance(event, ev.TupleGaveUp):
             if len(self._dying) < _DYING_MAX:
                 self._dying[event.tuple_id] = event.reason
-        elif isinstance(event, TupleDeadLettered):
+        elif isinstance(event, ev.TupleDeadLettered):
             self.add(self._dying.pop(event.tuple_id, "not known"), event.records)
 
     def add(self, reason: str, records: int) -> None:

@@ -190,6 +190,8 @@ def _line(text: str, style: str) -> Text:
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
+# -- parts of the screen -----------------------------------------------------------------------
+
 _NAME_CELLS = 14  # of a partition's name: enough of a path's end to know it
 _BAR_CELLS_MIN = 6  # a shorter bar shows nothing
 _BAR_CELLS_MAX = 40  # a longer bar shows no more
@@ -404,6 +406,8 @@ def progress_line(snapshot: Snapshot) -> Text:
         facts.append(held_up(snapshot))
     return Text("  ".join(facts), style="bold", no_wrap=True, overflow="ellipsis")
 
+
+# -- pictures ----------------------------------------------------------------------------------
 
 # The usual widths of a terminal: an old one, half a screen, a whole one.
 COLUMNS: Final = (80, 108, 160)

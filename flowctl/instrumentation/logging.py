@@ -171,7 +171,7 @@ def _is_flow_event(event: str) -> bool:
 
 
 def light_logger() -> EventLogger:
-    """As :func:`flowctl.instrumentation.logging.get_logger`, for code in a loop or on a worker.
+    """As :func:`get_logger`, for code in a loop or on a worker.
 
     It does not load structlog unless the program has, and reads the program's configuration once:
     structlog's own logger does so at each call, which costs 3 us even if nothing is written.

@@ -175,6 +175,8 @@ def _one_of(name: str, told: str, values: tuple[str, ...], now: str) -> Metric:
     return family
 
 
+# -- paced targets -----------------------------------------------------------------------------
+
 # Of each job: name, help, and the field of Sums.
 _OF_JOBS: Final = (
     ("calls", "Calls that succeeded.", "calls"),

@@ -18,6 +18,8 @@ from flowctl.errors import ConfigError
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.logging import get_logger
 
+# -- ticks -------------------------------------------------------------------------------------
+
 
 class Metric(Protocol):
     """A figure of a task."""
@@ -107,6 +109,9 @@ class MetricRegistry:
         return [Point(name, value) for name, value in read if value is not None]
 
 
+# -- what is timed -----------------------------------------------------------------------------
+
+
 class Chance(Protocol):
     """The part of ``random.Random`` that is used here."""
 
@@ -142,6 +147,9 @@ class EvenSampler:
         fires = self._call == self._at
         self._call += 1
         return fires
+
+
+# -- counts and means --------------------------------------------------------------------------
 
 
 class Count:
@@ -302,6 +310,8 @@ class BoltMetrics:
                 self._register(name, self._own_means[name])
             self._own_means[name].add(total, times_of)
 
+
+# -- errors ------------------------------------------------------------------------------------
 
 # A task that reports each tuple would bury the log: five in ten seconds show what is wrong.
 _TOLD_MAX: Final = 5

@@ -113,8 +113,6 @@ def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
 
         return PlainView(stream)
     if mode in ("quiet", "off"):
-        from flowctl.instrumentation.views import BaseView
-
         return BaseView()
     raise ConfigError("view", f"{mode!r} is not a view.", remedy="Use auto, live, plain or quiet.")
 

@@ -148,14 +148,14 @@ def run(scenario: Scenario, policy: str, rules: dict[str, Any]) -> Simulation:
     """Run it to the end of the data, watched."""
     simulation = Simulation(scenario, settings_of(policy, scenario, rules), 1)
     processed: set[tuple[int, int]] = set()
-    completed = simulation.tally.completed
+    completed = simulation.work_done.completed
 
     def note(bolt: int, sending: Sending, at_s: float) -> None:
         last = sending.first + sending.count
         processed.update((sending.spout, record) for record in range(sending.first, last))
         completed(bolt, sending, at_s)
 
-    simulation.tally.completed = note  # type: ignore[method-assign]
+    simulation.work_done.completed = note  # type: ignore[method-assign]
     for spout in simulation.spouts:
         Watched(spout, processed)
     simulation.loop.run(LIMIT_S)

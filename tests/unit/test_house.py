@@ -101,17 +101,28 @@ def test_one_more_is_seen(
     assert [breach.path for breach in measure([Source("a.py", bad)])] == ["a.py"]
 
 
+COUNTERS = Source(house.NUMBERS_FILE, "class Counters:\n    a: int = 0\n    b: int = 0\n")
+
+
+def test_a_class_that_copies_numbers_of_a_run_is_seen() -> None:
+    copy = Source("flowctl/x.py", "class Copy:\n    a: int\n    b: int\n    c: int\n")
+    own = Source("flowctl/y.py", "class View:\n    a: int\n    c: int\n")
+    [breach] = house.copied_numbers([COUNTERS, copy, own])
+    assert (breach.path, breach.what[:18]) == ("flowctl/x.py", "Copy defines a, b,")
+
+
 def test_each_measure_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     disorder = (
         "class A:\n    def __init__(self, a, b, c, d, e, f, g): ...\n"
-        "BACKOFF_S = 3\n"
+        "BACKOFF_S = 3\nclass Copy:\n    a: int\n    b: int\n"
         f"AFTER = {{'late': BoltState.SLOW}}\nconsumer.acked = 1\n{long(house.FILE_LINES_MAX)}"
     )
-    sources = [BOLT, Source("flowctl/a.py", disorder)]
+    sources = [BOLT, COUNTERS, Source("flowctl/a.py", disorder)]
     monkeypatch.setattr(house, "read", lambda *_: sources)
     told = "\n".join(breach.what for breach in house.breaches())
     for what in (
         "lines, 600", "f has", "A takes 7", "writes acked", "a table of states", "BACKOFF_S",
+        "Copy d",
     ):  # fmt: skip
         assert what in told
 
