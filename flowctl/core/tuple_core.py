@@ -193,12 +193,12 @@ class TupleCore:
         records, at = flow_tuple.cut.records, fail.record_index
         if at is not None and not 0 <= at < len(records):
             at = None
+        reason = fail.reason(records[at].position if at is not None else None)
         if fail.is_refused:  # the records before the one that was being read were taken
-            refusal = Refused(fail.error, fail.after_s, in_flight, at or 0)
+            refusal = Refused(reason, fail.after_s, in_flight, at or 0)
             outcome = self._failures.refuse(flow_tuple, consumer, refusal, now_s)
             self.book.changed(consumer)
             return outcome
-        reason = fail.reason(records[at].position if at is not None else None)
         return self._failures.fault(
             flow_tuple, bolt, reason, now_s,
             record_index=at, may_be_target=not fail.is_data_error,

@@ -9,6 +9,7 @@ from flowctl.core.events import (
     SinkCapChanged,
     TargetCameBack,
     TargetWentDown,
+    TupleFailed,
     TupleGaveUp,
     TupleRefused,
 )
@@ -397,3 +398,14 @@ def test_both_parts_of_a_tuple_that_was_refused_in_the_middle_wait() -> None:
             sent.append(len(emission.records))
             driver.ack(emission)
     assert sorted(sent) == [4, 6]
+
+
+def test_what_is_said_of_a_fail_names_the_record_that_was_worked_on_and_of_a_refusal_none() -> None:
+    driver = Driver("a", tuple_records_max=10)
+    driver.offer(10)
+    driver.fail(driver.emit()[0], error="503", is_refused=True, record_index=4)
+    driver.wait(10.0)
+    for emission in driver.emit():
+        driver.fail(emission, error="bad", record_index=1, is_data_error=True)
+    assert [event.reason for event in driver.events(TupleRefused)] == ["503"]
+    assert driver.events(TupleFailed)[0].reason == "bad, at record 2"

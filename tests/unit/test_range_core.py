@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from flowctl.core.carried import Packed
 from flowctl.core.events import TargetWentDown
-from flowctl.core.messages import Heartbeat, Revoked, SplitAnswer
+from flowctl.core.letters import Shown, to_show
+from flowctl.core.messages import Heartbeat, RejectedRecord, Revoked, SplitAnswer
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.splits import Donor, share_kept
@@ -414,3 +418,28 @@ def test_keys_may_be_as_far_apart_as_64_bits_are() -> None:
             break
     assert ranges.core.is_drained
     assert ranges.state.position == stop - 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [(Packed(b"", {1, 2}), {1, 2}), (to_show("half a line"), Shown("half a line")), ("x", "x")],
+)
+def test_a_letter_has_the_value_that_the_bolts_message_stands_for(sent: Any, kept: Any) -> None:
+    ranges = Ranges("a", stop=1000, has_dead_letter=True, settings={"retry_attempts_max": 1})
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 10, records=2, rejected=[RejectedRecord(3, sent, "no use")])
+    ranges.failed(e, 10, 11, records=1, record=Record(10, sent), record_at=10, is_data_error=True)
+    letters = list(iter(ranges.core.poll_dead_letter, None))
+    assert [letter.records for letter in letters] == [(Record(3, kept),), (Record(10, kept),)]
+    assert all(type(letter.records[0].value) is type(kept) for letter in letters)
+    assert letters[1].gave_up.reason == "boom, at record 10"
+
+
+def test_times_a_little_below_nothing_count_as_none() -> None:
+    """They are differences of sums of a bolt's clock."""
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    ranges.wait(0.1, "a")
+    ranges.did(e, 0, 500, service_s=-1e-3, read_s=-1e-3, wait_s=-1e-3)
+    service = ranges.core.bolts["a"].service
+    assert (service.record_s, service.path_s) == (0.0, pytest.approx(0.1))

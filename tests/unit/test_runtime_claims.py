@@ -27,6 +27,7 @@ from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.records import Record
 from flowctl.core.spout import SpoutCore
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement, Watched
+from flowctl.errors import FencedError, UnrunnableError
 from flowctl.instrumentation.events import sentence
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.inbound import InboundHandler
@@ -328,6 +329,30 @@ def test_of_a_tuple_that_others_have_by_now_nothing_foreign_is_believed(driver: 
     assert believed.acked == []
     assert believed.failed == [FailedInput(1, "mine")]
     assert [emit.value for emit in believed.emits] == ["mine", "untracked"]
+
+
+def test_the_core_gets_no_more_of_a_settlement_than_is_believed(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[Ack] = []
+    monkeypatch.setattr(driver.core, "on_ack", lambda bolt, epoch, ack, now_s: got.append(ack))
+    driver.say("a", Revoked([driver.sent["a"].tuple_id]))
+    late = settled(driver, acked=[1, 7])
+    driver.say("a", late)
+    assert got == [msgspec.structs.replace(late, settlement=Settlement(acked=[1]))]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "failed"),
+    [({"is_fenced": True}, FencedError, 1), ({"is_fatal": True}, UnrunnableError, 0)],
+)
+def test_what_ends_the_run_is_taken_out_of_flight(
+    driver: Driver, how: dict[str, Any], error: type[Exception], failed: int
+) -> None:
+    driver.say("a", fail(driver, error="process: is none\nMend it.", **how))
+    assert isinstance(driver.control.error, error)
+    assert not driver.core.bolts["a"].flight
+    assert (driver.core.counters.failed, driver.core.counters.revoked) == (failed, 1 - failed)
 
 
 def test_a_bolt_that_said_why_it_dies_is_quoted() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowctl.config import Settings
-from flowctl.core.messages import Ack, Emission, Fail
+from flowctl.core.messages import Ack, Emission, End, Fail
 from flowctl.core.records import Checkpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.instrumentation.snapshot import WaitReason
@@ -56,6 +56,9 @@ class Server:
 
     def drop_bolt(self, bolt: str) -> None:
         self.sent.append((bolt, "dropped"))
+
+    def close_bolt(self, bolt: str) -> None:
+        self.sent.append((bolt, "closed"))
 
     def flush(self) -> None: ...
     def wake(self) -> None: ...
@@ -362,3 +365,10 @@ def test_what_the_core_says_is_told_in_order_and_without_the_lock() -> None:
         sender.next_tuple()
     sender.take_rest()
     assert told == [("turn 1", False), ("turn 2", False), ("turn 3", False)]
+
+
+def test_a_bolt_that_is_to_leave_is_sent_the_end_and_its_connection_is_closed() -> None:
+    stand = Stand()
+    stand.core.book.orders.append(End("b2"))
+    stand.steps()
+    assert stand.server.sent == [("b2", End("b2")), ("b2", "closed")]

@@ -64,12 +64,12 @@ def test_a_second_report_on_a_range_before_a_save_holds_its_slot_up():
 class Work:
     """A run of ranges whose store may be away."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float = 0.5) -> None:
         self.store = FailingStore()
         self.control = RunControl(core_with(a=1), clock=ManualClock())
         epoch = self.store.acquire("job")
         self.checkpointer = Checkpointer(
-            self.control, self.store, job="job", epoch=epoch, interval_s=0.5
+            self.control, self.store, job="job", epoch=epoch, interval_s=interval_s
         )
 
     def progress(self) -> None:
@@ -112,3 +112,16 @@ def test_saves_that_bolts_wait_for_follow_sooner(
     work = Work()
     work.control.saves_told.reported("a", 1, 7, is_awaited=is_awaited)
     assert work.checkpointer._pauses_s(took_s)[0] == pytest.approx(pause_s)
+
+
+@pytest.mark.parametrize(("interval_s", "is_told"), [(0.5, True), (60.0, False)])
+def test_a_range_says_whether_saves_are_told_which_they_are_where_they_follow_soon(
+    interval_s, is_told
+):
+    work = Work(interval_s)
+    work.checkpointer.start()
+    core = work.control.core
+    core.offer_extents({"p": Extent(0, 100)})
+    with work.control.lock:
+        assert core.poll_emit(now_s=0.0).tells_saved is is_told
+    work.checkpointer.save_finally(timeout_s=1.0)

@@ -13,6 +13,7 @@ from flowctl.topology import Input
 from flowctl.topology.worker.inputs import Collector, ManualCollector
 from tests.topology_driver import Hub, nothing, passing, topology
 
+TICKS = 4  # until a tree expires
 NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
 
 
@@ -54,6 +55,27 @@ def test_what_is_not_prolonged_expires() -> None:
 
 def test_a_connection_that_is_over_prolongs_nothing() -> None:
     assert working_for_three_ticks(prolongs=True, epoch=99).figures.expired == 5
+
+
+@pytest.mark.req("S79")
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_tree_does_not_expire_just_after_its_bolt_said_that_it_was_refused(refuses: bool) -> None:
+    """The bolt was silent for long before that; what was refused waits to be sent again."""
+    made = topology(tree_timeout_s=10.0)
+    made.bolt("a", nothing).shuffle("s")
+    hub = Hub(made, overrides=NO_EXPIRY)
+    hub.offer(range(5))
+    hub.emit()
+    for _ in range(TICKS - 1):
+        hub.now_s += 5.1
+        hub.core.on_deadline(now_s=hub.now_s)
+    assert hub.figures.expired == 0
+    if refuses:
+        for emission in hub.in_flight:
+            hub.fail(emission, "503", is_refused=True)
+    hub.now_s += 5.1
+    hub.core.on_deadline(now_s=hub.now_s)
+    assert hub.figures.expired == (0 if refuses else 5)
 
 
 def batch_of(count: int, told: list[Any] | None) -> Batch:

@@ -143,7 +143,7 @@ def _golden() -> dict[str, bytes]:
 
 @pytest.mark.req("S120")
 def test_the_bytes_of_each_frame_are_those_of_this_protocol_number():
-    """After a change that is meant: raise the number, and commit what this says is written."""
+    """After a change that is meant: raise the number, and put what this prints into the file."""
     written = {"protocol": bytes([PROTOCOL_VERSION]), **{n: _bytes_of(f) for n, f in ALL.items()}}
     told = "\n".join(f"{name}: {data.hex()}" for name, data in written.items())
     assert written == _golden(), f"now written:\n{told}"

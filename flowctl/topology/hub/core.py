@@ -220,8 +220,7 @@ class TopologyCore:
         stage, core = self._place(bolt)
         records = core.tuple_records(bolt, fail.tuple_id)
         outcome = core.on_fail(bolt, epoch, fail, now_s=now_s)
-        if outcome is AckOutcome.REFUSED and fail.is_refused:
-            # Its trees wait for something that is under way.
+        if outcome is AckOutcome.REFUSED:  # its trees wait for something that is under way
             for record in records:
                 self._router.prolong(stage, record.position, now_s)  # type: ignore[arg-type]
         self._told.collect(stage, core, now_s)
