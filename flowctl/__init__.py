@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         StartSettings,
         WaitSettings,
     )
+    from flowctl.core.messages import Emission
     from flowctl.core.ranges.extent import Extent
     from flowctl.core.records import (
         AckedRange,
         AckOutcome,
         Checkpoint,
-        Emission,
         PartitionCheckpoint,
         Position,
         Record,
@@ -178,11 +178,11 @@ _HOMES = {
         "StartSettings",
         "WaitSettings",
     ),
+    "flowctl.core.messages": ("Emission",),
     "flowctl.core.records": (
         "AckOutcome",
         "AckedRange",
         "Checkpoint",
-        "Emission",
         "PartitionCheckpoint",
         "Position",
         "Record",

@@ -13,7 +13,8 @@ import msgspec
 from flowctl.config import WaitSettings
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.letters import LeftOut, Letter
-from flowctl.core.records import Checkpoint, Emission, PartitionCheckpoint, Position, Record
+from flowctl.core.messages import Emission
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.errors import FlowctlError
 from flowctl.range_ports import RangeReader
 from flowctl.relay_ports import RelayDoor

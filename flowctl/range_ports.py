@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Receipts
-from flowctl.core.records import Checkpoint, Record
+from flowctl.core.records import Checkpoint, Receipts, Record
 
 B = TypeVar("B", bound="Block")
 

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 from flowctl.core.events import FlowEvent
-from flowctl.core.joined import Beat
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
+from flowctl.core.messages import Ack, Emission, Fail, Heartbeat, Order, Revoked
+from flowctl.core.records import AckOutcome, Checkpoint, Record
 from flowctl.core.settings import (
     BufferSettings,
     CoreSettings,
@@ -113,30 +113,14 @@ class Driver:
     def ack(
         self, emission: Emission, *, epoch: int = 1, bolt: str | None = None, **durations: float
     ) -> AckOutcome:
-        outcome = self.core.on_ack(
-            Ack(
-                bolt=bolt or emission.bolt,
-                epoch=epoch,
-                tuple_id=emission.tuple_id,
-                attempt=emission.attempt,
-                **durations,
-            ),
-            now_s=self.clock(),
-        )
+        ack = Ack(emission.tuple_id, emission.attempt, **durations)
+        outcome = self.core.on_ack(bolt or emission.bolt, epoch, ack, now_s=self.clock())
         self._settle()
         return outcome
 
-    def fail(
-        self, emission: Emission, *, epoch: int = 1, record_index: int | None = None
-    ) -> AckOutcome:
-        outcome = self.core.on_fail(
-            emission.bolt,
-            epoch,
-            emission.tuple_id,
-            reason="boom",
-            now_s=self.clock(),
-            record_index=record_index,
-        )
+    def fail(self, emission: Emission, *, epoch: int = 1, **how: Any) -> AckOutcome:
+        fail = Fail(emission.tuple_id, emission.attempt, **{"error": "boom", **how})
+        outcome = self.core.on_fail(emission.bolt, epoch, fail, now_s=self.clock())
         self._settle()
         return outcome
 
@@ -150,16 +134,16 @@ class Driver:
         begun: Ids = (),
         arrived: int | None = None,
     ) -> None:
-        beat = Beat(busy, queued, begun, arrived)
+        beat = Heartbeat(busy, queued, begun, arrived)
         self.core.on_heartbeat(bolt, epoch, beat, now_s=self.clock())
         self._settle()
 
     def give_back(self, bolt: str, *tuple_ids: int, epoch: int = 1) -> None:
-        self.core.on_revoked(bolt, epoch, tuple_ids, now_s=self.clock())
+        self.core.on_revoked(bolt, epoch, Revoked(tuple_ids), now_s=self.clock())
         self._settle()
 
-    def orders(self) -> list[RevokeOrder]:
-        orders: list[RevokeOrder] = []
+    def orders(self) -> list[Order]:
+        orders: list[Order] = []
         while (order := self.core.poll_order()) is not None:
             orders.append(order)
         return orders

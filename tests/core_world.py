@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.joined import Beat
-from flowctl.core.records import Checkpoint, Emission, Position, Record, RevokeOrder
+from flowctl.core.messages import Emission, Heartbeat, Revoke
+from flowctl.core.records import Checkpoint, Position, Record
 from flowctl.core.settings import WindowSettings
 from flowctl.core.spout import SpoutCore
 
@@ -27,9 +27,11 @@ class Bolt:
         """Tell ``core`` that it lives, and what it has to do, if it can."""
         if self.beats and self.mode != "frozen":
             busy = min(len(self.held), self.slots)
-            core.on_heartbeat(self.name, self.epoch, Beat(busy, len(self.held) - busy), now_s=now_s)
+            core.on_heartbeat(
+                self.name, self.epoch, Heartbeat(busy, len(self.held) - busy), now_s=now_s
+            )
 
-    def give_back(self, order: RevokeOrder) -> list[Emission]:
+    def give_back(self, order: Revoke) -> list[Emission]:
         """Let go of what it was asked for and has not begun; return that."""
         waiting = list(self.held)[self.slots :]
         given = [emission for emission in waiting if emission.tuple_id in order.tuple_ids]

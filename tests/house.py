@@ -1,9 +1,10 @@
 """Is the house in order?  ``python -m tests.house``, a part of ``make check``.
 
 CONTRIBUTING.md says what order is: the sizes of files, functions and constructors, who writes the
-fields of a bolt, where its states change, where it is decided how long to wait before the next try
-and whose fault a failure is.  Here it is measured, on the syntax alone.  Prints what
-breaks a rule and where, then the figures; exit code 1 if anything does.
+fields of a bolt, where its states change, where a run's numbers are defined, and where it is
+decided how long to wait before the next try and whose fault a failure is.  Here it is measured, on
+the syntax alone.  Prints what breaks a rule and where, then the figures; exit code 1 if anything
+does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
+
+from tests import imports
 
 ROOT = Path(__file__).parents[1]
 CODE: Final = ("flowctl", "adapters")
@@ -45,6 +48,7 @@ LENT_FIELDS: Final = {
     "queued_s": "flowctl/core/dispatch.py",
     "place": "flowctl/core/dispatch.py",
 }
+NUMBERS_FILE: Final = "flowctl/core/counters.py"
 STATE_FILE: Final = "flowctl/core/state.py"
 STATES: Final = ("BoltState", "Liveness")
 RETRY_FILE: Final = "flowctl/core/retry.py"
@@ -336,6 +340,34 @@ def _is_power_of_two(node: ast.expr) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _is_two(node.left)
 
 
+# -- numbers -----------------------------------------------------------------------------------
+
+
+def copied_numbers(sources: Sequence[Source]) -> Iterator[Breach]:
+    """Classes that define numbers of a run again, beside those of :data:`NUMBERS_FILE`."""
+    counted = {
+        name
+        for source in sources
+        if source.path == NUMBERS_FILE
+        for node in source.nodes
+        if isinstance(node, ast.ClassDef)
+        for name in _fields(node)
+    }
+    for source in sources:
+        if source.path == NUMBERS_FILE:
+            continue
+        for node in source.nodes:
+            if isinstance(node, ast.ClassDef) and len(again := counted & set(_fields(node))) > 1:
+                what = f"{node.name} defines {', '.join(sorted(again))}, as {NUMBERS_FILE} does"
+                yield Breach(source.path, node.lineno, what)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    for member in node.body:
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
+            yield member.target.id
+
+
 # -- what is said of it ------------------------------------------------------------------------
 
 
@@ -397,6 +429,7 @@ def breaches() -> list[Breach]:
         *foreign_writes(sources),
         *stray_tables(sources),
         *stray_retries(sources),
+        *copied_numbers(sources),
     ]
 
 
@@ -423,6 +456,25 @@ def figures() -> list[str]:
     ]
 
 
+def structure() -> list[str]:
+    """How the files hang together, in lines of text."""
+    modules = [imports.module(source.path, source.tree) for source in read()]
+    tests = [imports.module(source.path, source.tree) for source in read(("tests",))]
+    at_start = imports.graph(modules, at_start=True)
+    ever = imports.graph(modules, at_start=False)
+    rooms = {"all": "", **{name.rpartition(".")[2]: name for name in imports.ROOMS_TOLD}}
+    once = {name: _share(imports.imported_once(ever, room)) for name, room in rooms.items()}
+    outside = [len(list(imports.private_access(each, modules))) for each in (modules, tests)]
+    return [
+        f"files: {len(modules)}; the longest chain of imports: "
+        f"{len(imports.longest_chain(at_start))}",
+        "files that one other imports: "
+        + ", ".join(f"{name} {share}" for name, share in once.items()),
+        f"names of files in several rooms: {len(imports.shared_names(modules))}",
+        f"private names of others, in the product / in tests: {outside[0]} / {outside[1]}",
+    ]
+
+
 def _share(counts: tuple[int, int]) -> str:
     return f"{100 * counts[0] / counts[1]:.0f} %"
 
@@ -437,7 +489,7 @@ def main() -> int:
     found = breaches()
     for breach in found:
         print(breach, file=sys.stderr)
-    print("\n".join(figures()))
+    print("\n".join([*figures(), *structure()]))
     print(f"{len(found)} problems")
     return 1 if found else 0
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowctl.core.records import Checkpoint, Emission, Record
+from flowctl.core.messages import Emission
+from flowctl.core.records import Checkpoint, Record
 
 
 class Letters:

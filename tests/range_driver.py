@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowctl.core.joined import Beat
+from flowctl.core.messages import (
+    Fail,
+    Heartbeat,
+    Processed,
+    Progress,
+    RangeEmission,
+    RangeFail,
+    Split,
+)
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Progress, RangeEmission, RangeFailed, SplitOrder
 from flowctl.core.records import AckOutcome, PartitionCheckpoint
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.range_invariants import check_ranges
@@ -40,39 +47,32 @@ class Ranges:
         return sent
 
     def did(self, e: RangeEmission, start: int, stop: int, **how: Any) -> AckOutcome:
-        bolt = how.pop("bolt", e.bolt)
-        outcome = self.core.on_progress(
-            Progress(
-                bolt=bolt, epoch=1, tuple_id=e.tuple_id, attempt=e.attempt, start=start,
-                done_through=stop, idle_total_s=0.0,
-                **{"records": (stop - start) // 100, "service_s": (stop - start) * 1e-7, **how},
-            ),
-            now_s=self.clock(),
-        )  # fmt: skip
+        bolt, attempt = how.pop("bolt", e.bolt), how.pop("attempt", e.attempt)
+        records, service_s = (stop - start) // 100, (stop - start) * 1e-7
+        did = Processed(**{"records": records, "service_s": service_s, **how})
+        told = Progress(e.tuple_id, attempt, start, stop, 0.0, did)
+        outcome = self.core.on_progress(bolt, 1, told, now_s=self.clock())
         check_ranges(self.core)
         return outcome
 
     def failed(self, e: RangeEmission, start: int, stop: int, **how: Any) -> AckOutcome:
         bolt = how.pop("bolt", e.bolt)
-        outcome = self.core.on_range_failed(
-            RangeFailed(
-                bolt=bolt, epoch=1, tuple_id=e.tuple_id, start=start, stop=stop,
-                **{"records": 5, "reason": "boom", **how},
-            ),
-            now_s=self.clock(),
-        )  # fmt: skip
+        part = {n: how.pop(n) for n in ("records", "record_at", "record") if n in how}
+        fail = Fail(e.tuple_id, e.attempt, **{"error": "boom", **how})
+        said = RangeFail(fail, start, stop, **{"records": 5, **part})
+        outcome = self.core.on_range_fail(bolt, 1, said, now_s=self.clock())
         check_ranges(self.core)
         return outcome
 
-    def questions(self) -> list[SplitOrder]:
+    def questions(self) -> list[Split]:
         orders = iter(self.core.poll_order, None)
-        return [order for order in orders if isinstance(order, SplitOrder)]
+        return [order for order in orders if isinstance(order, Split)]
 
     def wait(self, by_s: float, *speaking: str) -> None:
         self.clock.advance(by_s)
         for bolt in speaking:
             busy = min(1, len(self.core.bolts[bolt].flight))
-            self.core.on_heartbeat(bolt, 1, Beat(busy, 0), now_s=self.clock())
+            self.core.on_heartbeat(bolt, 1, Heartbeat(busy, 0), now_s=self.clock())
         self.core.on_deadline(now_s=self.clock())
 
     @property

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from flowctl.core.messages import Progress, RangeFail
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint, Record
-from flowctl.wire.frames import ProgressFrame, RangeFail
 
 
 class NumberBlock:
@@ -72,7 +72,7 @@ class NumberRanges:
 class Told(msgspec.Struct):
     """What a bolt reported of one range: it must cover it, without gaps and repeats."""
 
-    progress: list[ProgressFrame]
+    progress: list[Progress]
     fails: list[RangeFail]
 
     def spans(self) -> list[tuple[int, int]]:

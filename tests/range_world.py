@@ -9,19 +9,32 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from flowctl.core.ranges.messages import (
+from flowctl.core.messages import (
+    Fail,
+    Processed,
     Progress,
     RangeEmission,
-    RangeFailed,
+    RangeFail,
     RejectedRecord,
-    SplitAnswered,
-    SplitOrder,
+    Revoke,
+    Split,
+    SplitAnswer,
 )
-from flowctl.core.records import Record, RevokeOrder
+from flowctl.core.records import Record
 
-Message = Progress | RangeFailed | SplitAnswered
 RecordKey = tuple[str, int]
+
+
+class Said(NamedTuple):
+    """What a bolt said, on its way."""
+
+    bolt: str
+    epoch: int
+    message: Progress | RangeFail | SplitAnswer
+
+
 POSITION_S = 0.001  # what a position takes a healthy bolt
 
 
@@ -56,21 +69,21 @@ class RangeBolt:
         self.name, self.epoch, self.source = name, epoch, source
         self.is_frozen = False
         self.ranges: deque[WorkingRange] = deque()
-        self.outbox: deque[Message] = deque()
+        self.outbox: deque[Said] = deque()
 
     def take(self, emission: RangeEmission) -> None:
         """A range arrived; one that it has already is ignored."""
         if all(r.emission.tuple_id != emission.tuple_id for r in self.ranges):
             self.ranges.append(WorkingRange(emission))
 
-    def give_back(self, order: RevokeOrder) -> list[int]:
+    def give_back(self, order: Revoke) -> list[int]:
         """Let go of what it was asked for and has not begun; return that."""
         waiting = [r for r in list(self.ranges)[1:] if r.emission.tuple_id in order.tuple_ids]
         for working in waiting:
             self.ranges.remove(working)
         return [working.emission.tuple_id for working in waiting]
 
-    def split(self, order: SplitOrder) -> SplitAnswered:
+    def split(self, order: Split) -> Said:
         """Answer, and keep to it.  The range at the front is begun: idle bolts claim at once."""
         for working in self.ranges:
             if working.emission.tuple_id == order.tuple_id:
@@ -85,8 +98,11 @@ class RangeBolt:
                 return self._answer(order, stop)
         return self._answer(order, 0)
 
-    def _answer(self, order: SplitOrder, stop: int) -> SplitAnswered:
-        return SplitAnswered(self.name, self.epoch, order.tuple_id, order.request, stop)
+    def _answer(self, order: Split, stop: int) -> Said:
+        return self._said(SplitAnswer(order.tuple_id, order.request, stop))
+
+    def _said(self, message: Progress | RangeFail | SplitAnswer) -> Said:
+        return Said(self.name, self.epoch, message)
 
     def work(self, records: int) -> None:
         """Process a batch of up to so many records of the range at the front."""
@@ -109,36 +125,20 @@ class RangeBolt:
         keys = [(emission.partition, position) for position in found]
         bad = [key for key in keys if key in source.poison]
         if bad:
-            self.outbox.append(
-                RangeFailed(
-                    bolt=self.name,
-                    epoch=self.epoch,
-                    tuple_id=emission.tuple_id,
-                    start=start,
-                    stop=working.at,
-                    records=len(found),
-                    reason="boom",
-                    record=Record(found[0], None) if len(found) == 1 else None,
-                    is_data_error=True,
-                )
-            )
+            fail = Fail(emission.tuple_id, emission.attempt, "boom", is_data_error=True)
+            record = Record(found[0], None) if len(found) == 1 else None
+            failed = RangeFail(fail, start, working.at, len(found), record=record)
+            self.outbox.append(self._said(failed))
             return
         source.processed.update(keys)
-        self.outbox.append(
-            Progress(
-                bolt=self.name,
-                epoch=self.epoch,
-                tuple_id=emission.tuple_id,
-                attempt=emission.attempt,
-                start=start,
-                done_through=working.at,
-                records=len(found),
-                service_s=POSITION_S * (working.at - start),
-                idle_total_s=0.0,
-                rejected=[
-                    RejectedRecord(position, position, "no use")
-                    for partition, position in keys
-                    if (partition, position) in source.rejected
-                ],
-            )
+        did = Processed(
+            records=len(found),
+            service_s=POSITION_S * (working.at - start),
+            rejected=[
+                RejectedRecord(position, position, "no use")
+                for partition, position in keys
+                if (partition, position) in source.rejected
+            ],
         )
+        sent = (emission.tuple_id, emission.attempt)
+        self.outbox.append(self._said(Progress(*sent, start, working.at, 0.0, did)))

@@ -12,7 +12,8 @@ import msgspec
 from flowctl.bolts.batch import Batch
 from flowctl.config import Settings
 from flowctl.core.events import FlowEvent
-from flowctl.core.records import Ack, Checkpoint, Emission, Record, Span
+from flowctl.core.messages import Emission, Fail, SettledAck
+from flowctl.core.records import Checkpoint, Record, Span
 from flowctl.core.trees.acker import AckerLedger
 from flowctl.core.trees.settlement import Settlement
 from flowctl.failure.classify import Meaning, refusal_of
@@ -181,19 +182,18 @@ class Hub:
         return settlement
 
     def ack(self, emission: Emission, settlement: Settlement) -> Any:
-        return self.core.on_ack(
-            Ack(
-                bolt=emission.bolt,
-                epoch=self.epoch[emission.bolt],
-                tuple_id=emission.tuple_id,
-                attempt=emission.attempt,
-                wait_s=0.0,
-                service_s=RECORD_S * (1 + len(emission.records)),
-                idle_total_s=0.0,
-                settlement=settlement,
-            ),
-            now_s=self.now_s,
+        service_s = RECORD_S * (1 + len(emission.records))
+        ack = SettledAck(
+            emission.tuple_id, emission.attempt, 0.0, service_s, 0.0, settlement=settlement
         )
+        bolt = emission.bolt
+        return self.core.on_ack(bolt, self.epoch[bolt], ack, now_s=self.now_s)
+
+    def fail(self, emission: Emission, error: str, **how: Any) -> Any:
+        """The worker says that a whole tuple failed."""
+        fail = Fail(emission.tuple_id, emission.attempt, error, **how)
+        bolt = emission.bolt
+        return self.core.on_fail(bolt, self.epoch[bolt], fail, now_s=self.now_s)
 
     def answer(self, emission: Emission) -> None:
         """Run the bolt's code on a tuple and ack it, or refuse it if nothing of it was done."""
@@ -209,14 +209,7 @@ class Hub:
 
     def refuse(self, emission: Emission, refusal: Meaning) -> Any:
         """The worker says that a whole tuple was refused."""
-        return self.core.on_refused(
-            emission.bolt,
-            self.epoch[emission.bolt],
-            emission.tuple_id,
-            reason=refusal.reason,
-            after_s=refusal.after_s,
-            now_s=self.now_s,
-        )
+        return self.fail(emission, refusal.reason, is_refused=True, after_s=refusal.after_s)
 
     def step(self) -> bool:
         """Emit, then process the oldest tuple; False if there was none."""

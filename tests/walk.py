@@ -25,7 +25,6 @@ RECORDS: Final = 600  # enough for what happens to each to stand out from what h
 # The calls that are made for each tuple or ack; what they call, directly or not, is its walk.
 STEPS: Final = {
     "flowctl/core/tuple_core.py:poll_emit": "choose and note",
-    "flowctl/runtime/sender.py:_frame_of": "send",
     "flowctl/wire/server.py:send": "send",
     "flowctl/bolts/turns.py:begin": "process",
     "flowctl/bolts/turns.py:returned": "report",

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from flowctl.instrumentation.hooks import TaskHook
-from flowctl.instrumentation.ticks import Point, TaskInfo
+from flowctl.instrumentation.task_metrics import Point, TaskInfo
 from flowctl.topology import Batched, Collector, Input, ManualCollector, Topology
 from tests.topology_driver import Numbers
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple, overload
 
-from flowctl.core.records import Record
+from flowctl.core.records import Fields, Record
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
 from flowctl_files._columns import check_columns, listed_columns
 from flowctl_files._layouts import Layout
@@ -80,7 +80,8 @@ class Rows(Sequence[Record]):
 
     def _made(self) -> list[Record]:
         if self._records is None:
-            self._records = list(map(Record, self._positions, self._batch.to_pylist()))
+            values = map(Fields, self._batch.to_pylist())
+            self._records = list(map(Record, self._positions, values))
         return self._records
 
 

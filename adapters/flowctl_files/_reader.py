@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Iterator
-from itertools import accumulate, chain, count
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, chain, count, repeat
 from operator import add
+from types import MappingProxyType
 from typing import IO, NamedTuple
 
 from flowctl.core.records import Record
@@ -45,6 +46,8 @@ class Place(NamedTuple):
 
     ``done_bytes`` is its length in that case, if it had no newline: if it has grown, it is not
     done.  ``mark`` is its digest, if one was saved: of a compressed file that was read to its end.
+    ``partly`` has the lengths of later lines that are done as they were, without a newline, by
+    their first bytes: each is done unless it has grown.
     """
 
     offset: int = 0
@@ -52,6 +55,7 @@ class Place(NamedTuple):
     line_is_done: bool = False
     done_bytes: int | None = None
     mark: str = ""
+    partly: Mapping[int, int] = MappingProxyType({})
 
 
 class FileReader:
@@ -245,7 +249,7 @@ class FileReader:
             self._skip -= len(data)
 
     def _records(self, block: bytes) -> Iterator[Record]:
-        offset, line, first_is_done, done_bytes, mark = self.place
+        offset, line, first_is_done, done_bytes, mark, partly = self.place
         # A block no longer than the limit has no line beyond it, so usually there is nothing to
         # check.
         bad = self._first_too_long(block) if len(block) > self._max_line_bytes else None
@@ -257,14 +261,17 @@ class FileReader:
             return iter(())
         if lines.bad:
             self.error = self._undecodable(block, lines.bad)
-        self.place = Place(offset + len(block), line + len(lines.values))
+        self.place = Place(offset + len(block), line + len(lines.values), partly=partly)
         # add(…, count()): each line's newline is a byte too.
-        offsets = map(add, accumulate(lines.sizes, initial=offset), count())
+        sizes = list(lines.sizes) if partly else lines.sizes  # some of them can be read once only
+        offsets = map(add, accumulate(sizes, initial=offset), count())
         records = map(Record, zip(offsets, count(line), strict=False), lines.values)
         size = block.find(b"\n")
         if size < 0:  # the last line has no newline, and may yet grow
             records = map(Record, [(offset, line, len(block))], lines.values)
             size = len(block)
+        elif partly:
+            records = map(_grown, records, sizes, repeat(partly))
         if self._decompressed is not None:
             self._last_line = block[block.rfind(b"\n", 0, -1) + 1 :].removesuffix(b"\n")
         if not first_is_done:
@@ -297,6 +304,15 @@ class FileReader:
             f"{self.name}, line {self.place.line + bad.index} (byte {offset}): {bad.why}.",
             remedy="Set the right encoding, or errors='replace', or encoding=None for bytes.",
         )
+
+
+def _grown(record: Record, size: int, partly: Mapping[int, int]) -> Record:
+    """Return a line with a newline under a place behind that of its beginning, if that is done."""
+    position = record.position
+    assert isinstance(position, tuple) and isinstance(position[0], int)
+    if partly.get(position[0], size) >= size:
+        return record
+    return Record((*position[:2], size), record.value)
 
 
 def check_end(name: str, end: object) -> None:

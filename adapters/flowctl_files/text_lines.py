@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from flowctl.arguments import check_arguments
-from flowctl.core.records import Checkpoint, Record
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
 from flowctl.ports import SourceChunk, SourceProgress
@@ -123,6 +123,9 @@ class TextLines:
         for name, saved in checkpoint.partitions.items():
             if saved.position is not None and name not in ended:
                 self._places[name] = _place(name, saved.position)
+            if name not in ended and (partly := _partly(saved)):
+                place = self._places.get(name, Place())
+                self._places[name] = place._replace(partly=partly)
         left = [name for name in found if name not in ended]
         for name in left:
             self._check(name, found[name][0])
@@ -297,6 +300,12 @@ def _ended(checkpoint: Checkpoint, found: dict[str, Found]) -> dict[str, Found]:
         for name, file in found.items()
         if (state := saved.get(name)) and isinstance(end := state.end, tuple) and end[:2] == file
     }
+
+
+def _partly(saved: PartitionCheckpoint) -> dict[int, int]:
+    """The lines above the position that are done without a newline: see :class:`Place`."""
+    lasts = [acked.last for acked in saved.acked]
+    return {last[0]: last[2] for last in lasts if isinstance(last, tuple) and len(last) == 3}  # type: ignore[misc]
 
 
 def _place(name: str, position: object) -> Place:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from flowctl.core.pacing.leases import RATE_MOST, Claim, Reply, Report, Sums, Table
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Reply, Sums, Table, WorkerReport
 from flowctl.errors import InfrastructureError
 from flowctl_redis.clients import check_options, new_client
 from flowctl_redis.faults import expected, translate
@@ -43,7 +43,7 @@ class RedisExchange:
         """Where the workers meet, for people; without secrets."""
         return shown(self._url)
 
-    def exchange(self, report: Report) -> Reply:
+    def exchange(self, report: WorkerReport) -> Reply:
         """Report, and get the lease.
 
         Raises :class:`flowctl.errors.InfrastructureError` if Redis can't be reached or refuses.
@@ -94,7 +94,7 @@ def _source() -> str:
     return (folder / "pace.lua").read_text(encoding="utf-8")
 
 
-def _arguments(report: Report) -> list[bytes | str | int | float]:
+def _arguments(report: WorkerReport) -> list[bytes | str | int | float]:
     claim, decision = report.claim, report.decision
     rest = "|".join(
         (

@@ -6,6 +6,7 @@ One hash per job; one key, so that every script is atomic, also in a cluster::
       schema             "1"         "2" once there are blocks; another: refused, by its number
       epoch              "7"         generation of ownership, at least the server's unix time when
                                      taken; only rises, survives ``clear``
+      epoch_copy         "7"         never more than ``epoch``, which is damaged if it is less
       revision           "1042"      rises with every save and rewind; see below
       saved_at_unix_ms   "17952…"    the saving driver's clock; absent: nothing is stored
       p:<partition>      hex|msgpack one field per source partition that moved lately
@@ -162,8 +163,8 @@ def decode_held(key: bytes, fields: Mapping[bytes, bytes], *, epoch: int) -> Hel
     if not fields:
         return Held(epoch, b"0", 0)
     check_schema(key, fields.get(b"schema", b""))
-    for field in ("epoch", "revision"):  # the fence is made of them
-        decode_number(key, fields, field)
+    decode_epoch(key, fields)  # the fence is made of these two
+    decode_number(key, fields, "revision")
     loose = {
         partition_of(field): decode_partition(key, field, raw)
         for field, raw in fields.items()
@@ -186,6 +187,14 @@ def _decode_block(
         with suppress(ValueError):
             return int(number), decode_block(field, fields[field])
     corrupt(key, f"field {to_text(field)} does not decode")
+
+
+def decode_epoch(key: bytes, fields: Mapping[bytes, bytes]) -> int:
+    """Return the newest epoch, 0 when absent."""
+    epoch = decode_number(key, fields, "epoch")
+    if epoch < decode_number(key, fields, "epoch_copy"):
+        corrupt(key, "field epoch is less than its copy")
+    return epoch
 
 
 def decode_number(key: bytes, fields: Mapping[bytes, bytes], field: str) -> int:

@@ -126,7 +126,7 @@ class RedisCheckpointStore:
         key, fields = self._key(job), self._fields(job)
         return StoredJob(
             job=job,
-            epoch=schema.decode_number(key, fields, "epoch"),
+            epoch=schema.decode_epoch(key, fields),
             saved_at_unix_ms=schema.decode_number(key, fields, "saved_at_unix_ms"),
             checkpoint=schema.decode_checkpoint(key, fields),
         )

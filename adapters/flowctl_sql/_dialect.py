@@ -37,7 +37,7 @@ _CREATE = {
     "flowctl_partitions": "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL,"
     " writes BIGINT NOT NULL, PRIMARY KEY (job, sink, part))",
     "flowctl_spans": "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL,"
-    " first_position {bytes} NOT NULL, last_position {bytes} NOT NULL,"
+    " first_position {bytes} NOT NULL, last_position {bytes} NOT NULL, crc BIGINT,"
     " PRIMARY KEY (job, sink, part, first_position))",
 }
 OWN_TABLES = tuple(_CREATE)

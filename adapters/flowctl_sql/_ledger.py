@@ -4,7 +4,8 @@
 ``flowctl_epochs``            the newest driver seen, per job
 ``flowctl_partitions``        one row per (job, sink, partition): the lock, and a count;
                               none with SQLite, where a transaction locks the file
-``flowctl_spans``             covered positions, disjoint ranges, both ends inclusive
+``flowctl_spans``             covered positions, disjoint ranges, both ends inclusive;
+                              each with a checksum, NULL if an older version wrote it
 ============================  ======================================================
 
 Positions are stored as :func:`flowctl.core.positions.encode` writes them, so the database sorts
@@ -20,6 +21,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from flowctl.checksums import crc32
 from flowctl.core.positions import encode, show
 from flowctl.core.records import Position, Record, Span
 from flowctl.errors import FencedError, UnrunnableError
@@ -30,6 +32,7 @@ from flowctl_sql._dialect import Dialect
 _MERGE_EVERY_WRITES = 64
 
 _HERE = "job = ? AND sink = ? AND part = ?"
+_COLUMNS = "first_position, last_position, crc"
 
 
 class Range(NamedTuple):
@@ -47,6 +50,7 @@ class Ledger:
         self._dialect = dialect
         self._sink = sink
         self._filled: dict[str, str] = {}
+        self._looked_at: set[tuple[str, str, str]] = set()  # partitions
 
     def _run(self, statement: str, *values: Any) -> Any:
         filled = self._filled.get(statement)
@@ -70,9 +74,24 @@ class Ledger:
         stored = self._dialect.stored_position
         return stored(new.first), stored(new.last)
 
-    def _ranges(self, found: Sequence[tuple[Any, Any]]) -> list[Range]:
+    def _ranges(self, span: Span, found: Sequence[tuple[Any, Any, Any]]) -> list[Range]:
+        """The ranges in these rows of ``span``'s partition; their checksums must be right."""
         encoded = self._dialect.encoded_position
-        return [Range(encoded(first), encoded(last)) for first, last in found]
+        ranges: list[Range] = []
+        for first, last, crc in found:
+            try:
+                read = Range(encoded(first), encoded(last))
+            except ValueError:  # no hex
+                raise _damaged(span) from None
+            if crc is not None and int(crc) != self._crc(span, read):
+                raise _damaged(span)
+            ranges.append(read)
+        return ranges
+
+    def _crc(self, span: Span, covered: Range) -> int:
+        """The checksum of a range; with its ends' lengths, so that none passes for another's."""
+        label = "\0".join((span.job, self._sink, span.partition)).encode()
+        return crc32(label, b"%d|%b|%b" % (len(covered.first), *covered))
 
     def take(self, span: Span) -> bool:
         """Lock the partition until the transaction ends; return whether this write merges ranges.
@@ -140,15 +159,21 @@ class Ledger:
         """Return the covered ranges that touch ``span``, in order.
 
         Raises :class:`UnrunnableError` if one of them was merged beyond ``span.section``: then
-        nobody knows which rows were written at these positions.
+        nobody knows which rows were written at these positions.  The first call for a partition
+        looks at all its ranges, and raises it if one is damaged: that might touch the span too.
         """
+        here = self._here(span.job, span.partition)
+        if here not in self._looked_at:
+            found = self._run(f"SELECT {_COLUMNS} FROM flowctl_spans WHERE {_HERE}", *here)
+            self._ranges(span, found.fetchall())
+            self._looked_at.add(here)
         found = self._run(
-            f"SELECT first_position, last_position FROM flowctl_spans WHERE {_HERE} "
+            f"SELECT {_COLUMNS} FROM flowctl_spans WHERE {_HERE} "
             "AND last_position >= ? AND first_position <= ? ORDER BY first_position",
-            *self._here(span.job, span.partition),
+            *here,
             *self._ends(Range(encode(span.first), encode(span.last))),
         ).fetchall()
-        ranges = self._ranges(found)
+        ranges = self._ranges(span, found)
         if ranges and span.section is not None:
             low, high = map(encode, span.section)
             if ranges[0].first < low or ranges[-1].last > high:
@@ -183,14 +208,14 @@ class Ledger:
         stored = self._dialect.stored_position
         begin = () if first is None else (stored(encode(first)),)
         found = self._run(
-            f"SELECT first_position, last_position FROM flowctl_spans WHERE {_HERE} "
+            f"SELECT {_COLUMNS} FROM flowctl_spans WHERE {_HERE} "
             f"AND last_position <= ? {'AND first_position >= ? ' * len(begin)}"
             "ORDER BY first_position",
             *self._here(span.job, span.partition),
             stored(encode(last)),
             *begin,
         ).fetchall()
-        ranges = self._ranges(found)
+        ranges = self._ranges(span, found)
         if len(ranges) > 1:
             self._replace(span, ranges, Range(ranges[0].first, ranges[-1].last))
 
@@ -203,7 +228,17 @@ class Ledger:
                 *here,
                 *self._ends(Range(old[0].first, old[-1].first)),
             )
-        self._run("INSERT INTO flowctl_spans VALUES (?, ?, ?, ?, ?)", *here, *self._ends(new))
+        self._insert(span, new)
+
+    def _insert(self, span: Span, new: Range) -> None:
+        here = self._here(span.job, span.partition)
+        crc = self._crc(span, new)
+        self._run(
+            f"INSERT INTO flowctl_spans (job, sink, part, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+            *here,
+            *self._ends(new),
+            crc,
+        )
 
     def forget(self, job: str) -> bool:
         """Drop what is remembered about the records of ``job``; the epoch stays.
@@ -222,11 +257,15 @@ class Ledger:
         drop = f"DELETE FROM flowctl_spans WHERE {_HERE}"
         if above is None:
             return bool(self._run(drop, *here).rowcount)
-        at = self._dialect.stored_position(encode(above))
-        dropped = self._run(f"{drop} AND first_position > ?", *here, at).rowcount
-        shorten = f"UPDATE flowctl_spans SET last_position = ? WHERE {_HERE} AND last_position > ?"
-        shortened = self._run(shorten, at, *here, at).rowcount
-        return bool(dropped or shortened)
+        span = Span(job, partition, above, above, 0)
+        dropped = self._run(
+            f"{drop} AND first_position > ?", *here, self._dialect.stored_position(encode(above))
+        ).rowcount
+        touching = self.covered(span)
+        if not touching or touching[0].last == encode(above):
+            return bool(dropped)
+        self._replace(span, touching, Range(touching[0].first, encode(above)))
+        return True
 
     def newest_epoch(self, job: str) -> int | None:
         """Return the newest epoch of ``job``, None if no driver has written."""
@@ -238,6 +277,16 @@ class Ledger:
     def unfence(self, job: str) -> None:
         """Drop the newest epoch of ``job``."""
         self._run("DELETE FROM flowctl_epochs WHERE job = ?", self._job(job))
+
+
+def _damaged(span: Span) -> UnrunnableError:
+    return UnrunnableError(
+        "flowctl_spans",
+        f"the table is damaged: a range of job {span.job!r}, partition {span.partition!r} has"
+        " another checksum, so nobody knows which rows were written.",
+        remedy="Restore the database; or delete the job's rows from your table and call"
+        f" SqlSink.forget({span.job!r}), which has them written again.",
+    )
 
 
 def _merged_since(span: Span) -> UnrunnableError:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from flowctl.core.records import Record
+from flowctl.core.records import Fields, Record
 from flowctl.errors import ConfigError, FlowctlError, SourceError
 from flowctl.failure.tables import MYSQL_DRIVERS
 from flowctl_sql._dialect import Dialect, checked_paramstyle, dialect_of
@@ -156,7 +156,7 @@ class RowsReader:
 
     def _page(
         self, connection: Any, dialect: Dialect, keys: tuple[int, int], mark: str
-    ) -> list[tuple[Any, dict[str, Any]]]:
+    ) -> list[tuple[Any, Fields]]:
         """Return rows, and that they are of the table of ``mark``: it is looked at after them, in
         the same transaction, which keeps PostgreSQL's table from being dropped."""
         query = self._query
@@ -165,7 +165,7 @@ class RowsReader:
                 cursor.execute(query.page(dialect), keys)
                 names = [column[0] for column in cursor.description][1:]
                 rows = [
-                    (row[0], dict(zip(names, row[1:], strict=True)))
+                    (row[0], Fields(zip(names, row[1:], strict=True)))
                     for row in map(_by_place, cursor)
                 ]
             query.check_mark(connection, dialect, mark)

@@ -150,7 +150,7 @@ def _of_one_shape(listed: Sequence[Any], columns: tuple[str, ...] | None) -> Pre
         if columns is None or len(columns) == len(listed[0]):
             # A copy: the caller may reuse its own list.
             return Prepared(list(listed), columns)
-    elif kind is dict and _are_equal(map(len, listed), listed):
+    elif issubclass(kind, dict) and _are_equal(map(len, listed), listed):
         columns = columns or checked_columns(list(listed[0]))
         if len(columns) == len(listed[0]):
             try:

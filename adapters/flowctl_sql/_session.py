@@ -249,6 +249,8 @@ class Session:
         # Check first: a user who may write rows may not be allowed to create tables.
         for own_table in OWN_TABLES:
             self._create_unless(own_table, partial(self.ledger.create, own_table))
+        if self._missing("flowctl_spans", "crc"):
+            self._add_checksums()
         if not schema and (missing := self._missing(self._table)):
             raise ConfigError(
                 "table",
@@ -328,9 +330,23 @@ class Session:
                 raise
             # Another connection created it at the same moment.
 
-    def _missing(self, table: str) -> Exception | None:
+    def _add_checksums(self) -> None:
+        """Add the column that an older version's table lacks."""
+        statement = "ALTER TABLE flowctl_spans ADD crc BIGINT"
         try:
-            self._cursor.execute(f"SELECT 1 FROM {self._dialect.quoted(table)} WHERE 1 = 0")
+            self.transact(lambda: self._cursor.execute(statement))
+        except Exception as error:
+            if self._missing("flowctl_spans", "crc"):
+                raise ConfigError(
+                    "table",
+                    f"flowctl_spans in {self._database.label} is of an older version, and can't be"
+                    f" brought up to date ({error}).",
+                    remedy=f"Run once as a user who may: {statement}",
+                ) from error
+
+    def _missing(self, table: str, column: str = "1") -> Exception | None:
+        try:
+            self._cursor.execute(f"SELECT {column} FROM {self._dialect.quoted(table)} WHERE 1 = 0")
             self._cursor.fetchall()
         except Exception as error:
             # These say nothing about the table.

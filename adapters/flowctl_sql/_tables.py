@@ -26,6 +26,7 @@ def _tables() -> list[Table]:
             *map(_name, ("job", "sink", "part")),
             Column("first_position", String(POSITION_CHARS), primary_key=True),
             Column("last_position", String(POSITION_CHARS), nullable=False),
+            Column("crc", BigInteger),
         ),
     ]
 

@@ -16,7 +16,7 @@ from flowctl.ports import CheckpointStore
 _log = ModuleLogger("pyspark_flowctl")
 
 
-class Progress:
+class StreamProgress:
     """Reads and saves the progress of one stream; without a store it does nothing."""
 
     def __init__(self, name: str, store: CheckpointStore | None) -> None:
@@ -27,7 +27,7 @@ class Progress:
         self._has_told = False
 
     @classmethod
-    def of(cls, name: str, redis: str) -> Progress:
+    def of(cls, name: str, redis: str) -> StreamProgress:
         """Return the progress of ``name`` in ``redis`` (a URL; "": none)."""
         if not redis:
             return cls(name, None)

@@ -23,7 +23,7 @@ from flowctl.delivery.batch_rows import BatchRows
 from flowctl.delivery.reading import Offset, Piece, Reading
 from flowctl.logs import ModuleLogger
 from pyspark_flowctl.stream_options import StreamOptions
-from pyspark_flowctl.stream_progress import Progress
+from pyspark_flowctl.stream_progress import StreamProgress
 from pyspark_flowctl.stream_task import dead_letter_of, rows_out
 
 _log = ModuleLogger("pyspark_flowctl")
@@ -69,7 +69,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wall_clock = wall_clock
         self._reading: Reading | None = None
         self._sizes: BatchRows | None = None
-        self._progress: Progress | None = None
+        self._progress: StreamProgress | None = None
         self._taken: tuple[dict[str, Any], dict[str, Any], list[Piece]] | None = None
         self._planned: tuple[int, float] | None = None  # rows, when
         self._batches = 0
@@ -185,9 +185,9 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _tell_of_letters(self._options)
         return self._reading
 
-    def _saved(self) -> Progress:
+    def _saved(self) -> StreamProgress:
         if self._progress is None:
-            self._progress = Progress.of(self._options.name, self._options.redis)
+            self._progress = StreamProgress.of(self._options.name, self._options.redis)
         return self._progress
 
     # -- workers -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, NamedTuple, overload
 
-from flowctl.core.records import Record, Span
+from flowctl.core.records import Record, Span, with_fields
 from flowctl.errors import CallTooLongError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
@@ -45,7 +45,8 @@ class Batch(Sequence[Record]):
         attempt: int,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._records = records
+        # Others make their records only when they are read, with fields where there are any.
+        self._records = with_fields(records) if isinstance(records, list | tuple) else records
         self._clock = clock
         self._in_sink = False
         self.sink_s: float | None = None

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.messages import LongCall
 from flowctl.core.records import Position
 from flowctl.errors import CallTooLongError
-from flowctl.wire.frames import LongCall
 
 #: A call that takes so long is told to people [s]: far longer than calls are made to take.
 TELL_AFTER_S: Final = 30.0

@@ -26,8 +26,8 @@ from flowctl.bolts.range_ahead import NOT_YET
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Work
+from flowctl.core.messages import RangeEmission
 from flowctl.failure.callables import check_returned
-from flowctl.wire.frames import RangeFrame
 
 # A slot in a range waits for its target in steps of this [s]: another slot's success ends the wait.
 _LOOK_AGAIN_S: Final = 0.05
@@ -153,7 +153,7 @@ class _Slots:
 
     async def _turn(self, work: Work, slot: object) -> None:
         """Process one tuple, report, and let the slot continue."""
-        if isinstance(work.frame, RangeFrame):
+        if isinstance(work.frame, RangeEmission):
             await self._range(work, slot)
             return
         turn = self._turns.begin(work)

@@ -31,7 +31,16 @@ from flowctl.bolts.promise import ACK_DELAY_S, BEAT_EARLY, FlushPromise
 from flowctl.bolts.range_desk import RangeDesk
 from flowctl.bolts.reading import Reading
 from flowctl.bolts.sending import Sending
-from flowctl.bolts.work import Order, Outcome, Work
+from flowctl.bolts.work import Outcome, Work
+from flowctl.core.messages import (
+    Emission,
+    Fail,
+    Heartbeat,
+    RangeEmission,
+    Revoke,
+    Revoked,
+    Split,
+)
 from flowctl.core.pacing.figures import TargetFigures
 from flowctl.ports import Endpoint
 from flowctl.threads import death_of
@@ -39,18 +48,7 @@ from flowctl.waiting.episodes import Episode
 from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
-from flowctl.wire.frames import (
-    Dying,
-    FailFrame,
-    Heartbeat,
-    RangeFail,
-    RangeFrame,
-    Revoke,
-    Revoked,
-    Saved,
-    SplitFrame,
-    TupleFrame,
-)
+from flowctl.wire.frames import Dying, Saved, ToBolt
 from flowctl.wire.stream import WaitingStream
 
 # What a bolt said ends the run: it waits for that, as each further call would be another with a
@@ -80,7 +78,7 @@ class Link:
         self._lock = lock = threading.Lock()
         self._changed = threading.Condition(lock)
         may_change = slots == 1 and endpoint.wait.bolt_strategy == "blocking"
-        frames = FrameReader[Order](decoder_of(Order), endpoint.frame_bytes_max)
+        frames = FrameReader[ToBolt](decoder_of(ToBolt), endpoint.frame_bytes_max)
         self._reading = Reading(
             stream, frames, lock, obey=self._obey, end=self._end, may_change=may_change
         )
@@ -88,7 +86,7 @@ class Link:
         # in place of a free slot.
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
-        self._queue: deque[tuple[TupleFrame | RangeFrame, float]] = deque()
+        self._queue: deque[tuple[Emission, float]] = deque()
         self._known = KnownTuples(slots)  # queued, being processed or done
         self._writer = FrameWriter(endpoint.frame_bytes_max)
         self._promise = FlushPromise()
@@ -198,7 +196,7 @@ class Link:
                     self._write_beat(now_s, targets)
         self.flush()
 
-    def report_overdue(self, fail: FailFrame) -> None:
+    def report_overdue(self, fail: Fail) -> None:
         """Report, with the next :meth:`flush`, on a call that took too long and is not back."""
         with self._lock:
             self._writer.append(fail)
@@ -229,17 +227,17 @@ class Link:
         self._writer.append(outcome)
         if self._slots > 1:
             self._known.end(outcome.tuple_id)
-        if type(outcome) is FailFrame:
+        if type(outcome) is Fail:
             self._known.forget(outcome.tuple_id)
             self._learn(slot, outcome)
         elif not self._pauses.is_free:
             self._learn(slot, None)
         return self._promise.reported()
 
-    def _learn(self, slot: Hashable, fail: FailFrame | RangeFail | None) -> None:
+    def _learn(self, slot: Hashable, fail: Fail | None) -> None:
         pauses = self._pauses
-        ends_run = fail is not None and (fail.fatal or fail.fenced)
-        if fail is not None and (fail.refused or ends_run):
+        ends_run = fail is not None and (fail.is_fatal or fail.is_fenced)
+        if fail is not None and (fail.is_refused or ends_run):
             after_s = _END_WITHIN_S if ends_run else fail.after_s
             pauses.refused(slot, after_s, time.monotonic())
             self._changed.notify_all()  # slots are no longer idle: they have to wait
@@ -266,7 +264,7 @@ class Link:
             self._pauses.begun(slot, time.monotonic())
             self._changed.notify_all()  # idle slots may have to wait now
         frame, received_at_s = self._queue.popleft()
-        if self._slots > 1 and isinstance(frame, TupleFrame):
+        if self._slots > 1 and type(frame) is Emission:
             self._known.begin(frame.tuple_id)
         return Work(frame, received_at_s, self._idleness.total_s())
 
@@ -337,18 +335,18 @@ class Link:
             if now_s >= self._beat_at_s:
                 self._beat()
 
-    def _obey(self, orders: list[Order], now_s: float) -> None:
-        tuples: list[TupleFrame | RangeFrame] = []
+    def _obey(self, orders: list[ToBolt], now_s: float) -> None:
+        tuples: list[Emission] = []
         for order in orders:
             # Not isinstance, which takes longer to say no of the wire's types than all else here.
-            if type(order) is TupleFrame or type(order) is RangeFrame:
+            if type(order) is Emission or type(order) is RangeEmission:
                 tuples.append(order)
                 continue
             self._queue_up(tuples, now_s)
             tuples = []
             if isinstance(order, Revoke):
                 self._give_back(set(order.tuple_ids))
-            elif isinstance(order, SplitFrame):
+            elif isinstance(order, Split):
                 self.ranges.answer(order)
                 self.flush()
             elif isinstance(order, Saved):
@@ -357,14 +355,14 @@ class Link:
                 self._end("end")
         self._queue_up(tuples, now_s)
 
-    def _queue_up(self, tuples: list[TupleFrame | RangeFrame], now_s: float) -> None:
+    def _queue_up(self, tuples: list[Emission], now_s: float) -> None:
         if not tuples:
             return
         with self._lock:
             for frame in tuples:
                 if self._known.add(frame.tuple_id):
                     self._queue.append((frame, now_s))
-                    if type(frame) is RangeFrame:
+                    if type(frame) is RangeEmission:
                         self.ranges.add([frame])
             self._promise.give(now_s)
             if not self._reading.is_slots:  # nobody waits then
@@ -422,7 +420,7 @@ class Link:
         prolonged, self._prolonged = list(self._prolonged), {}
         queued, begun = len(self._queue), known.begun
         calls = self.calls.long(now_s)
-        beat = Heartbeat(busy, queued, prolonged, begun, targets, known.arrived, calls)
+        beat = Heartbeat(busy, queued, begun, known.arrived, prolonged, targets, calls)
         self._writer.append(beat)
         self.ranges.tell_due(now_s)
         if self._queue:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.records import Rejected
+from flowctl.core.messages import (
+    Ack,
+    DetailedAck,
+    Emission,
+    Fail,
+    Rejected,
+    SettledAck,
+)
 from flowctl.core.trees.settlement import Settlement
 from flowctl.errors import CallTooLongError, FencedError, UnrunnableError
 from flowctl.failure.classify import Meaning, RefusalRule, is_data_error, meaning_of
@@ -16,39 +23,29 @@ from flowctl.failure.texts import (
     sendable_start,
     traceback_text,
 )
-from flowctl.wire.frames import (
-    AckFrame,
-    DetailedAckFrame,
-    Dying,
-    FailFrame,
-    RangeFrame,
-    SettledFrame,
-    TupleFrame,
-)
+from flowctl.wire.frames import Dying
 
 
-def ack_of(
-    frame: TupleFrame, batch: Batch, times_s: tuple[float, float, float], made: object
-) -> AckFrame:
+def ack_of(frame: Emission, batch: Batch, times_s: tuple[float, float, float], made: object) -> Ack:
     """Return the ack of a tuple for which ``process`` returned ``made``.
 
-    ``times_s``: ``wait_s``, ``service_s`` and ``idle_total_s`` of :class:`AckFrame`.
+    ``times_s``: ``wait_s``, ``service_s`` and ``idle_total_s`` of :class:`Ack`.
     """
     said = (frame.tuple_id, frame.attempt, *times_s, batch.sink_s)
     # A bolt of a topology settles each input itself.
     if made is not None and isinstance(made, Settlement):
-        return SettledFrame(*said, made)
+        return SettledAck(*said, made)
     if batch.rejected or batch.left_out:
-        return DetailedAckFrame(*said, _rejected(batch), batch.left_out)
-    return AckFrame(*said)
+        return DetailedAck(*said, _rejected(batch), batch.left_out)
+    return Ack(*said)
 
 
 def fail_of(
-    frame: TupleFrame | RangeFrame,
+    frame: Emission,
     error: BaseException,
     record_index: int | None,
     rule: RefusalRule | None = None,
-) -> FailFrame:
+) -> Fail:
     """Return what to report about ``error``, which ``process`` raised; ``rule`` is the user's
     own."""
     error = for_missing_module(error) or error
@@ -63,17 +60,17 @@ def fail_of(
         else:
             error = not_allowed(error, meaning) or error
     is_fatal = isinstance(error, UnrunnableError)
-    return FailFrame(
+    return Fail(
         tuple_id=frame.tuple_id,
         attempt=frame.attempt,
         error=refused_text(error, meaning.said) if meaning.is_refusal else error_text(error),
         # A refusal is not the fault of any record or line, and there may be very many.
         traceback="" if meaning.is_refusal or is_fatal else traceback_text(error),
         record_index=record_index,
-        fenced=isinstance(error, FencedError),
-        refused=meaning.is_refusal,
+        is_fenced=isinstance(error, FencedError),
+        is_refused=meaning.is_refusal,
         after_s=meaning.after_s if meaning.is_refusal else None,
-        fatal=is_fatal,
+        is_fatal=is_fatal,
         is_data_error=is_data_error(error),
         newest_epoch=error.newest_epoch if isinstance(error, FencedError) else None,
         is_overdue=isinstance(error, CallTooLongError),

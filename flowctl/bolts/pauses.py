@@ -78,7 +78,7 @@ class Pauses:
 
     def refused(self, slot: Hashable, after_s: float | None, now_s: float) -> None:
         """The call of ``slot`` was refused; ``after_s`` is as in
-        :class:`flowctl.wire.frames.FailFrame`."""
+        :class:`flowctl.core.messages.Fail`."""
         own = self._own.get(slot)
         row = 1 if own is None else own.row + 1
         self._own[slot] = _Wait(row, now_s + _wait(row, after_s))

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from flowctl.core.messages import RangeEmission
 from flowctl.range_ports import Block, RangeReader
-from flowctl.wire.frames import RangeFrame
 
 
 class Sign:
@@ -29,7 +29,7 @@ class ReadAhead:
     def __init__(
         self,
         reader: RangeReader,
-        frame: RangeFrame,
+        frame: RangeEmission,
         *,
         stop: Callable[[], int],
     ) -> None:

@@ -9,11 +9,8 @@ read ahead is not claimed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-import msgspec
-
-from flowctl.wire.frames import RejectedAt
+from flowctl.core.messages import Processed
 
 # Progress is told this often [s]: ten reports a second and bolt cost the driver less than 1 % of a
 # core with a hundred bolts, and a split that follows is late by at most this.
@@ -24,48 +21,6 @@ PROGRESS_EVERY_S = 0.1
 PROGRESS_EARLY = 3
 
 
-class Part(msgspec.Struct, frozen=True, gc=False):
-    """What came of records that were processed: as in
-    :class:`flowctl.wire.frames.ProgressFrame`."""
-
-    records: int = 0
-    read_s: float = 0.0
-    wait_s: float = 0.0
-    service_s: float = 0.0
-    sink_s: float | None = None
-    rejected: Sequence[RejectedAt] = ()
-    left_out: int = 0
-    receipts: Sequence[bytes] = ()
-    call_s: float = 0.0
-    is_urgent: bool = False
-    is_awaited: bool = False
-
-    def plus(self, other: Part) -> Part:
-        """Both together."""
-        no_sink = self.sink_s is None and other.sink_s is None
-        return Part(
-            records=self.records + other.records,
-            read_s=self.read_s + other.read_s,
-            wait_s=self.wait_s + other.wait_s,
-            service_s=self.service_s + other.service_s,
-            sink_s=None if no_sink else (self.sink_s or 0.0) + (other.sink_s or 0.0),
-            rejected=[*self.rejected, *other.rejected],
-            left_out=self.left_out + other.left_out,
-            receipts=[*self.receipts, *other.receipts],
-            call_s=other.call_s,  # what is known by now
-            is_urgent=other.is_urgent,
-            is_awaited=other.is_awaited,
-        )
-
-
-class Progress(msgspec.Struct, frozen=True, gc=False):
-    """``[start, done_through)`` was processed."""
-
-    start: int
-    done_through: int
-    part: Part
-
-
 class RangeClaims:
     """The claims of one range.  Not thread-safe: the caller holds the bolt's lock.
 
@@ -73,7 +28,7 @@ class RangeClaims:
     """
 
     __slots__ = (
-        "_answers", "_part", "_report_at_s", "claimed", "reported", "settled", "start", "stop",
+        "_answers", "_did", "_report_at_s", "claimed", "reported", "settled", "start", "stop",
     )  # fmt: skip
 
     def __init__(self, start: int, stop: int) -> None:
@@ -82,7 +37,7 @@ class RangeClaims:
         self.claimed: int = start
         self.settled: int = start
         self.reported: int = start
-        self._part = Part()
+        self._did = Processed()
         self._report_at_s = -math.inf
         self._answers: dict[int, int] = {}
 
@@ -117,25 +72,25 @@ class RangeClaims:
             self._answers[request] = answer
         return answer
 
-    def done(self, part: Part) -> None:
+    def done(self, did: Processed) -> None:
         """What was claimed is processed."""
         self.settled = self.claimed
-        self._part = self._part.plus(part)
+        self._did = self._did.plus(did)
 
     def failed(self) -> None:
         """What was claimed failed, and :meth:`progress` was taken before: it is reported apart."""
         self.settled = self.reported = self.claimed
 
-    def progress(self, now_s: float, *, at_once: bool = False) -> Progress | None:
+    def progress(self, now_s: float, *, at_once: bool = False) -> tuple[int, int, Processed] | None:
         """Return what has not been reported, if it is time to or ``at_once``.
 
-        None: there is nothing to report.
+        That is from where to where, and what came of it.  None: there is nothing to report.
         """
         is_due = at_once or now_s >= self._report_at_s - PROGRESS_EARLY * PROGRESS_EVERY_S
         if self.reported == self.settled or not is_due:
             return None
-        told = Progress(self.reported, self.settled, self._part)
+        told = (self.reported, self.settled, self._did)
         self.reported = self.settled
-        self._part = Part()
+        self._did = Processed()
         self._report_at_s = max(self._report_at_s, now_s) + PROGRESS_EVERY_S
         return told

@@ -15,11 +15,19 @@ from typing import Final
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_ahead import ReadAhead
-from flowctl.bolts.range_claims import Part, Progress, RangeClaims
+from flowctl.bolts.range_claims import RangeClaims
 from flowctl.bolts.range_saves import SlotSaves
+from flowctl.core.messages import (
+    Fail,
+    Processed,
+    Progress,
+    RangeEmission,
+    RangeFail,
+    Split,
+    SplitAnswer,
+)
 from flowctl.range_ports import RangeReader
 from flowctl.wire.codec import FrameWriter
-from flowctl.wire.frames import ProgressFrame, RangeFail, RangeFrame, SplitAnswer, SplitFrame
 
 # Finished ranges whose splits are answered as before: a request that is sent again follows within
 # a few timeouts, and a bolt finishes a few ranges a second.
@@ -35,8 +43,8 @@ class HeldRange:
 
     __slots__ = ("ahead", "claims", "frame", "saves")
 
-    def __init__(self, frame: RangeFrame) -> None:
-        self.frame: RangeFrame = frame
+    def __init__(self, frame: RangeEmission) -> None:
+        self.frame: RangeEmission = frame
         self.claims: RangeClaims = RangeClaims(frame.start, frame.stop)
         self.ahead: ReadAhead | None = None
         self.saves: SlotSaves | None = None  # of the slot that has begun it
@@ -60,7 +68,7 @@ class RangeDesk:
         pauses: Pauses,
         writer: FrameWriter,
         idleness: Idleness,
-        learn: Callable[[Hashable, RangeFail | None], None],
+        learn: Callable[[Hashable, Fail | None], None],
     ) -> None:
         self._let_go = let_go
         self._pauses = pauses
@@ -75,7 +83,7 @@ class RangeDesk:
 
     # -- for the link, with the lock held --------------------------------------------------
 
-    def add(self, frames: Iterable[RangeFrame]) -> None:
+    def add(self, frames: Iterable[RangeEmission]) -> None:
         """``frames`` arrived."""
         for frame in frames:
             self._held[frame.tuple_id] = HeldRange(frame)
@@ -100,7 +108,7 @@ class RangeDesk:
 
     # -- for the link, without the lock ------------------------------------------------------
 
-    def answer(self, asked: SplitFrame) -> None:
+    def answer(self, asked: Split) -> None:
         """Split the range, and say where it now ends."""
         with self._let_go:
             held = self._held.get(asked.tuple_id)
@@ -151,27 +159,27 @@ class RangeDesk:
         with self._let_go:
             return held.claims.claim(through)
 
-    def done(self, held: HeldRange, part: Part, slot: Hashable) -> None:
+    def done(self, held: HeldRange, did: Processed, slot: Hashable) -> None:
         """What was claimed is processed."""
         with self._let_go:
             at_once = False
-            if part.records:
+            if did.records:
                 self._learn(slot, None)
                 saves = self._slots[slot]
-                saves.done(part.service_s)
-                at_once = saves.must_tell and part.is_awaited
-            held.claims.done(part)
+                saves.done(did.service_s)
+                at_once = saves.must_tell and did.is_awaited
+            held.claims.done(did)
             at_once = self._close(held) or at_once
             self._tell(held, held.claims.progress(time.monotonic(), at_once=at_once))
 
-    def failed(self, held: HeldRange, fail: RangeFail, slot: Hashable) -> None:
+    def failed(self, held: HeldRange, said: RangeFail, slot: Hashable) -> None:
         """What was claimed failed."""
         with self._let_go:
             self._tell(held, held.claims.progress(time.monotonic(), at_once=True))
             held.claims.failed()
-            self._put(fail)
-            if not fail.is_read_error:
-                self._learn(slot, fail)
+            self._put(said)
+            if not said.fail.is_read_error:
+                self._learn(slot, said.fail)
             self._close(held)
 
     def pause_s(self, slot: Hashable) -> float | None:
@@ -212,30 +220,12 @@ class RangeDesk:
                 self._finished.popitem(last=False)
         return held.claims.is_finished
 
-    def _tell(self, held: HeldRange, told: Progress | None) -> None:
+    def _tell(self, held: HeldRange, told: tuple[int, int, Processed] | None) -> None:
         if told is None:
             return
-        part = told.part
+        start, done_through, did = told
         self._reports += 1
         if held.saves is not None:
-            held.saves.reported(self._reports, is_awaited=part.is_awaited)
-        self._put(
-            ProgressFrame(
-                held.frame.tuple_id,
-                held.frame.attempt,
-                told.start,
-                told.done_through,
-                part.records,
-                part.read_s,
-                part.wait_s,
-                part.service_s,
-                part.sink_s,
-                self._idle_total_s(),
-                list(part.rejected),
-                part.left_out,
-                list(part.receipts),
-                part.call_s,
-                part.is_urgent,
-                part.is_awaited,
-            )
-        )
+            held.saves.reported(self._reports, is_awaited=did.is_awaited)
+        frame, idle_s = held.frame, self._idle_total_s()
+        self._put(Progress(frame.tuple_id, frame.attempt, start, done_through, idle_s, did))

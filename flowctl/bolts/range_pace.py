@@ -33,7 +33,7 @@ RECORDS_MAX: Final = 1 << 15
 _SHARE_LEAST: Final = PROGRESS_EVERY_S / TARGET_S
 
 
-class Pace:
+class BatchPace:
     """Learns what records and calls cost.  For one slot; not thread-safe.
 
     ``longest_s``: how long a batch should take [s] once much is done; before, it takes less.

@@ -17,9 +17,9 @@ import msgspec
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.outcomes import fail_of
 from flowctl.bolts.range_ahead import NOT_YET, Sign
-from flowctl.bolts.range_claims import Part
 from flowctl.bolts.work import Work
 from flowctl.core.letters import to_show
+from flowctl.core.messages import Fail, Processed, RangeEmission, RangeFail, RejectedRecord
 from flowctl.core.records import Position, Record
 from flowctl.errors import CallTooLongError, InternalError, JobError, UnrunnableError
 from flowctl.failure.texts import (
@@ -30,8 +30,7 @@ from flowctl.failure.texts import (
     traceback_text,
 )
 from flowctl.range_ports import Block, ColumnBlock, RangeReader
-from flowctl.wire.frames import FailFrame, RangeFail, RangeFrame, RejectedAt
-from flowctl.wire.refusals import NotCarriedError
+from flowctl.wire.not_encodable import NotCarriedError
 from flowctl.wire.values import carry
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class RangeTurn:
         slot: Hashable,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        assert isinstance(work.frame, RangeFrame)
+        assert isinstance(work.frame, RangeEmission)
         self._turns = turns
         self._frame = work.frame
         self._link = link
@@ -150,7 +149,7 @@ class RangeTurn:
         """The source has no record in the rest of the range, or the link has ended."""
         if not self._ahead.is_closed:
             self._desk.claim(self._held, self._held.claims.stop)
-            self._desk.done(self._held, self._part(0), self._slot)
+            self._desk.done(self._held, self._did(0), self._slot)
 
     def _cut(self, block: Block) -> Batch | None:
         """Claim the next records of ``block``; None: there are none that are still ours."""
@@ -162,7 +161,7 @@ class RangeTurn:
             last = bisect_left(range(last), claimed, lo=first, key=block.position)
         self._index = last
         if last == first:
-            self._desk.done(self._held, self._part(0), self._slot)
+            self._desk.done(self._held, self._did(0), self._slot)
             return None
         records = block.batch_records(first, last)
         ends = block.position(first), block.position(last - 1)
@@ -201,10 +200,10 @@ class RangeTurn:
         turns.records += len(batch)
         turns.service_s += service_s
         turns.pace.took(len(batch), service_s)
-        part = self._part(len(batch), batch, service_s)
+        did = self._did(len(batch), batch, service_s)
         if isinstance(made, bytes):
-            part = msgspec.structs.replace(part, receipts=(made,))
-        self._desk.done(self._held, part, self._slot)
+            did = msgspec.structs.replace(did, receipts=(made,))
+        self._desk.done(self._held, did, self._slot)
 
     def raised(self, error: BaseException) -> None:
         """``process`` raised ``error``: these records fail, and the rest of the range goes on."""
@@ -223,7 +222,10 @@ class RangeTurn:
         batch = self._begun()
         self._turns.failed += 1
         fail = fail_of(self._frame, error, batch.reading_index, self._turns.refusal)
-        self._fail(fail, self._held.claims.claimed, batch)
+        claims = self._held.claims
+        record = None if len(batch) > 1 else _only(batch)
+        at = _reading_at(batch)
+        self._fail(RangeFail(fail, claims.settled, claims.claimed, len(batch), at, record))
 
     def _begun(self) -> Batch:
         batch, self._batch = self._batch, None
@@ -239,48 +241,31 @@ class RangeTurn:
             text = f"{sendable(error.problem)}\n{sendable(error.remedy)}"
         else:
             trace = traceback_text(error)
-        fail = FailFrame(frame.tuple_id, frame.attempt, text, trace, None, False, fatal=is_fatal)
-        stop = self._desk.claim(self._held, self._held.claims.stop)
-        self._fail(fail, stop, None)
-
-    def _fail(self, fail: FailFrame, stop: int, batch: Batch | None) -> None:
-        told = RangeFail(
-            fail.tuple_id,
-            fail.attempt,
-            self._held.claims.settled,
-            stop,
-            0 if batch is None else len(batch),
-            fail.error,
-            fail.traceback,
-            fail.fenced,
-            fail.refused,
-            fail.after_s,
-            fail.fatal,
-            fail.is_data_error,
-            fail.newest_epoch,
-            is_read_error=batch is None,
-            record_at=None if batch is None else _reading_at(batch),
-            record=None if batch is None or len(batch) > 1 else _only(batch),
-            is_overdue=fail.is_overdue,
+        fail = Fail(
+            frame.tuple_id, frame.attempt, text, trace, is_fatal=is_fatal, is_read_error=True
         )
-        self._desk.failed(self._held, told, self._slot)
+        stop = self._desk.claim(self._held, self._held.claims.stop)
+        self._fail(RangeFail(fail, self._held.claims.settled, stop, 0))
+
+    def _fail(self, said: RangeFail) -> None:
+        self._desk.failed(self._held, said, self._slot)
         self._read_s = self._wait_s = 0.0
 
-    def _part(self, records: int, batch: Batch | None = None, service_s: float = 0.0) -> Part:
-        part = Part(
+    def _did(self, records: int, batch: Batch | None = None, service_s: float = 0.0) -> Processed:
+        did = Processed(
             records=records,
             read_s=self._read_s,
             wait_s=self._wait_s,
             service_s=service_s,
             sink_s=batch.sink_s if batch is not None else None,
-            rejected=_rejected(batch) if batch is not None else (),
+            rejected=_rejected(batch) if batch is not None else [],
             left_out=batch.left_out if batch is not None else 0,
             call_s=self._turns.pace.dear_s,
             is_urgent=self._turns.pace.is_next_short(self._left),
             is_awaited=self._is_awaited,
         )
         self._read_s = self._wait_s = 0.0
-        return part
+        return did
 
 
 def _reader_of(turns: Turns) -> RangeReader:
@@ -297,9 +282,10 @@ def _too_long(receipt: bytes) -> UnrunnableError:
     )
 
 
-def _rejected(batch: Batch) -> list[RejectedAt]:
+def _rejected(batch: Batch) -> list[RejectedRecord]:
     return [
-        RejectedAt(record.position, record.value, sendable_start(reason, ERROR_CHARS_MAX))
+        # A position of a range is an int.
+        RejectedRecord(record.position, record.value, sendable_start(reason, ERROR_CHARS_MAX))  # type: ignore[arg-type]
         for index, reason in sorted(batch.rejected.items())
         for record in (_sent(batch[index]),)
     ]

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from flowctl.bolts.work import Order, Outcome
+from flowctl.bolts.work import Outcome
+from flowctl.core.messages import Ack
 from flowctl.errors import WireError
 from flowctl.wire.codec import FrameReader
-from flowctl.wire.frames import AckFrame
+from flowctl.wire.frames import ToBolt
 from flowctl.wire.stream import WaitingStream
 
 # one call receives a window of small tuples, or four tuples of 64 KB
@@ -60,10 +61,10 @@ class Reading:
     def __init__(
         self,
         stream: WaitingStream,
-        frames: FrameReader[Order],
+        frames: FrameReader[ToBolt],
         lock: threading.Lock,
         *,
-        obey: Callable[[list[Order], float], None],
+        obey: Callable[[list[ToBolt], float], None],
         end: Callable[[str], None],
         may_change: bool,
     ) -> None:
@@ -151,7 +152,7 @@ class Reading:
     def note(self, outcome: Outcome) -> None:
         """A call has ended."""
         self._calls += 1
-        if isinstance(outcome, AckFrame) and outcome.service_s < _SHORT_S:
+        if isinstance(outcome, Ack) and (outcome.service_s or 0.0) < _SHORT_S:
             if self._shortness < _SHORT_CALLS:
                 self._shortness += 1
         else:

@@ -11,14 +11,15 @@ import msgspec
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import ack_of, fail_of
-from flowctl.bolts.range_pace import Pace
+from flowctl.bolts.range_pace import BatchPace
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.work import Outcome, Work
+from flowctl.core.messages import Emission
 from flowctl.core.records import Position, Record, Span
 from flowctl.errors import CallTooLongError
 from flowctl.failure.classify import RefusalRule
 from flowctl.ports import Endpoint
-from flowctl.wire.frames import RangeFrame, TupleFrame, Welcome
+from flowctl.wire.frames import Welcome
 
 
 class Turns:
@@ -36,7 +37,7 @@ class Turns:
         link: Link,
         refusal: RefusalRule | None,
         *,
-        pace: Pace,
+        pace: BatchPace,
     ) -> None:
         self._job: Final = endpoint.job
         self.reader: Final = endpoint.reader
@@ -53,7 +54,6 @@ class Turns:
     def begin(self, work: Work) -> Turn:
         """``process`` is about to be called with the turn's batch."""
         frame = work.frame
-        assert isinstance(frame, TupleFrame)
         records = frame.records
         batch = self.batch(frame, records, records[0].position, records[-1].position)
         turn = Turn(self, work, frame, batch, time.monotonic())
@@ -68,7 +68,7 @@ class Turns:
 
     def batch(
         self,
-        frame: TupleFrame | RangeFrame,
+        frame: Emission,
         records: Sequence[Record],
         first: Position,
         last: Position,
@@ -86,7 +86,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
     turns: Turns
     work: Work
-    frame: TupleFrame
+    frame: Emission
     batch: Batch
     began_at_s: float
 

@@ -6,27 +6,17 @@ from typing import TypeAlias
 
 import msgspec
 
+from flowctl.core.messages import Ack, Emission, Fail
 from flowctl.prepared import prepare
-from flowctl.wire.frames import (
-    AckFrame,
-    End,
-    FailFrame,
-    RangeFrame,
-    Revoke,
-    Saved,
-    SplitFrame,
-    TupleFrame,
-    Welcome,
-)
+from flowctl.wire.frames import ToBolt, Welcome
 
-Order: TypeAlias = TupleFrame | RangeFrame | Revoke | SplitFrame | Saved | End
-Outcome: TypeAlias = AckFrame | FailFrame
-prepare(Welcome, Order)
+Outcome: TypeAlias = Ack | Fail
+prepare(Welcome, ToBolt)
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
-    """A tuple whose processing may begin.  ``idle_total_s`` is as in :class:`AckFrame`."""
+    """A tuple whose processing may begin.  ``idle_total_s`` is as in :class:`Ack`."""
 
-    frame: TupleFrame | RangeFrame
+    frame: Emission
     received_at_s: float
     idle_total_s: float

@@ -10,16 +10,17 @@ import msgspec
 
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import dying_of
-from flowctl.bolts.range_pace import TARGET_S, Pace
+from flowctl.bolts.range_pace import TARGET_S, BatchPace
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Outcome, Work
+from flowctl.core.messages import RangeEmission
 from flowctl.core.retry import CONNECT, CONNECT_TRIES
 from flowctl.errors import InfrastructureError
 from flowctl.failure.callables import check_returned, is_async
 from flowctl.failure.classify import RefusalRule
 from flowctl.ports import Endpoint, PerConnection, Process
-from flowctl.wire.frames import RangeFrame, Welcome
+from flowctl.wire.frames import Welcome
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.stream import waiting_stream_of
 
@@ -191,7 +192,7 @@ class FlowControlBolt:
         idling = link.new_idling()
         work = link.take(idling)
         while work is not None:
-            if type(work.frame) is RangeFrame:
+            if type(work.frame) is RangeEmission:
                 self._work_on_range(turns.begin_range(work, idling), link)
                 work = link.take(idling)
             else:
@@ -228,7 +229,7 @@ class FlowControlBolt:
 
     def _turns(self, link: Link, welcome: Welcome) -> Turns:
         # Only for ranges: how long a batch of this process may take, if it cares.
-        pace = Pace(getattr(self._process, "batch_s", TARGET_S))
+        pace = BatchPace(getattr(self._process, "batch_s", TARGET_S))
         turns = Turns(self._endpoint, self._bolt, welcome, link, self._refusal, pace=pace)
         self._tallies.append(turns)
         return turns

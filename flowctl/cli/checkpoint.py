@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
 import click
 
-from flowctl.cli.line_positions import check_line
-from flowctl.cli.names import decoded
-from flowctl.cli.partitions import SHOWN_MAX, matching, print_partitions
-from flowctl.cli.positions import position_of, shown
-from flowctl.cli.questions import ago, confirmed
-from flowctl.cli.sinks import NamedSink, load_sinks
+from flowctl.cli.find_job import load_object
+from flowctl.cli.options import ago, confirmed, decoded
+from flowctl.cli.positions import check_line, position_of, shown
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import PartitionCheckpoint, Position
-from flowctl.errors import EXIT_FAILED, CheckpointCorruptError, ConfigError
+from flowctl.errors import EXIT_FAILED, CheckpointCorruptError, ConfigError, FlowctlError, JobError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
+SHOWN_MAX = 40  # about a screen
+DEFAULT_ATTRIBUTE = "sink"
 
 _redis = click.option(
     "--redis", "url", metavar="URL", envvar=_URL_VARIABLE, show_envvar=True,
@@ -314,3 +315,140 @@ def _headline(summary: dict[str, Any]) -> str:
             f"epoch {summary['epoch']}",
         )
     )
+
+
+# -- the table of partitions -------------------------------------------------------------------
+
+
+def matching(
+    partitions: Mapping[str, PartitionCheckpoint], pattern: str | None
+) -> dict[str, PartitionCheckpoint]:
+    """Return those whose name, or its printed form, equals or matches ``pattern``; None: all."""
+    if pattern is None:
+        return dict(partitions)
+    return {
+        name: state
+        for name, state in partitions.items()
+        if pattern in (name, printable(name)) or fnmatchcase(name, pattern)
+    }
+
+
+def print_partitions(
+    partitions: Mapping[str, PartitionCheckpoint], *, shown_max: int | None
+) -> None:
+    """Print a table by name; with more than ``shown_max``, those that are not done come first."""
+    names = sorted(partitions)
+    if shown_max is not None and len(names) > shown_max:
+        # A stable sort: by name within each kind.
+        names = sorted(names, key=lambda name: _rank(partitions[name]))[:shown_max]
+    _print_table([("partition", "position", "records", "acked above")], names, partitions)
+    left = len(partitions) - len(names)
+    if left:
+        ended = sum(1 for state in partitions.values() if state.end is not None)
+        click.echo(
+            f"… and {counted(left, 'partition')} more; {count(ended)} of {count(len(partitions))}"
+            " are read to their ends. --all prints every one, --partition 'PATTERN' some."
+        )
+
+
+def _rank(state: PartitionCheckpoint) -> int:
+    """Partitions with holes come first, those read to the end last."""
+    return 0 if state.acked else 1 if state.end is None else 2
+
+
+def _print_table(
+    rows: list[tuple[str, str, str, str]],
+    names: list[str],
+    partitions: Mapping[str, PartitionCheckpoint],
+) -> None:
+    rows.extend(_rows(names, partitions))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = (
+        f"{name:<{widths[0]}}  {position:>{widths[1]}}  {records:>{widths[2]}}  {above}"
+        for name, position, records, above in rows
+    )
+    click.echo("\n".join(lines))
+
+
+def _rows(
+    names: list[str], partitions: Mapping[str, PartitionCheckpoint]
+) -> Iterator[tuple[str, str, str, str]]:
+    for name in names:
+        state = partitions[name]
+        above = sum(span.records for span in state.acked)
+        ranges = f"{counted(len(state.acked), 'range')}, {counted(above, 'record')}"
+        text = ranges if state.acked else "-"
+        yield printable(name), shown(state.position), count(state.records), text
+
+
+# -- sinks that forget -------------------------------------------------------------------------
+
+
+class NamedSink(NamedTuple):
+    """A sink, and how the command line named it."""
+
+    spec: str
+    sink: Any
+
+    def forget(self, job: str, *arguments: Any) -> bool | None:
+        """Make it forget; False: it remembered nothing, None: it does not say."""
+        try:
+            forgot = self.sink.forget(job, *arguments)
+        except Exception as error:
+            what = (
+                error.problem
+                if isinstance(error, FlowctlError)
+                else f"{type(error).__name__}: {error}."
+            )
+            raise JobError(
+                f"The checkpoint is rewound, but {self.spec} did not forget {job}: {what}",
+                remedy="Fix that and give the same command again before the job runs: until then"
+                " the sink skips what it wrote.",
+            ) from error
+        finally:
+            if hasattr(self.sink, "close"):
+                self.sink.close()
+        return forgot if isinstance(forgot, bool) else None
+
+    def check_partitions(self) -> None:
+        """Raise :class:`ConfigError` if it can't forget a single partition."""
+        try:
+            inspect.signature(self.sink.forget).bind("job", "partition", 1)
+        except TypeError:
+            raise ConfigError(
+                "--sink",
+                f"{self.spec}: its forget() can't forget a single partition.",
+                remedy="Give it forget(job, partition=None, above=None), or clear the whole job.",
+            ) from None
+
+
+def load_sinks(specs: Sequence[str]) -> list[NamedSink]:
+    """Return what ``specs`` name: ``job.py:sink``, ``package.module:sink``.
+
+    Each is an object with ``forget(job)``, such as ``SqlSink``, or a function that returns one.
+    """
+    return [NamedSink(spec, _sink(spec)) for spec in dict.fromkeys(specs)]
+
+
+def _sink(spec: str) -> Any:
+    found = load_object(spec, field="--sink", attribute=DEFAULT_ATTRIBUTE)
+    if not _forgets(found.value) and callable(found.value) and not isinstance(found.value, type):
+        found = found.called("--sink")
+    if isinstance(found.value, type) or not _forgets(found.value):
+        names = sorted(name for name, value in vars(found.module).items() if _is_sink(value))
+        there = ", ".join(f"{found.target}:{name}" for name in names)
+        raise ConfigError(
+            "--sink",
+            f"{found.target}:{found.attribute} is a {type(found.value).__name__}, which has no"
+            " forget(job).",
+            remedy=f"There is: {there}." if there else "Name an SqlSink in the job's file.",
+        )
+    return found.value
+
+
+def _forgets(value: Any) -> bool:
+    return callable(getattr(value, "forget", None))
+
+
+def _is_sink(value: Any) -> bool:
+    return _forgets(value) and not isinstance(value, type)

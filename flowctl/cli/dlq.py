@@ -15,15 +15,13 @@ from typing import Any
 
 import click
 
-from flowctl.cli.names import decoded
-from flowctl.cli.questions import ago, confirmed
-from flowctl.cli.writable import is_full
+from flowctl.cli.options import ago, confirmed, decoded, is_full
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.core.positions import show as shown
 from flowctl.core.records import Position
 from flowctl.errors import EXIT_FAILED, ConfigError, InfrastructureError
+from flowctl.instrumentation.failure_groups import folded
 from flowctl.instrumentation.numbers import count, counted
-from flowctl.instrumentation.reasons import folded
 from flowctl.instrumentation.text import printable
 
 _LIMIT = 20  # letters shown: a screen

@@ -24,7 +24,7 @@ import click
 
 import flowctl
 from flowctl.cli.leaving import leave
-from flowctl.cli.writable import is_full
+from flowctl.cli.options import is_full
 from flowctl.errors import (
     EXIT_FAILED,
     EXIT_FINISHED,

@@ -9,15 +9,14 @@ from typing import Any
 
 import click
 
-from flowctl.cli.names import decoded
-from flowctl.cli.seconds import Seconds
+from flowctl.cli.options import Seconds, decoded
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.leases import Sums
 from flowctl.core.pacing.stored import StoredTarget
 from flowctl.errors import CheckpointCorruptError, ConfigError
 from flowctl.instrumentation.metrics_server import MetricsServer
 from flowctl.instrumentation.numbers import counted
-from flowctl.instrumentation.target_metrics import ScrapedTargets
+from flowctl.instrumentation.prometheus import ScrapedTargets
 from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"

@@ -169,6 +169,6 @@ class Place:
         """It is not down, or not any more; ``reason`` says why, if nothing has succeeded."""
         asked, down_s = self.breaker.asked, self.breaker.close(now_s)
         if down_s is not None:
-            self._counters.target_down_s += down_s
+            self._counters.target_down_total_s += down_s
             came_back = TargetCameBack(at_s=now_s, down_s=down_s, asked=asked, reason=reason)
             self._events.append(came_back)

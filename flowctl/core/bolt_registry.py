@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from flowctl.core.book import Book
-from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.consumer import AdaptiveFlowConsumer, NewBolt
 from flowctl.core.events import BoltAdded, BoltRemoved
 from flowctl.core.failures import Failures
-from flowctl.core.joined import Joined
 from flowctl.core.settings import CoreSettings
 
 
@@ -22,14 +21,14 @@ class BoltRegistry:
         self._book = book
         self._failures = failures
         self._windows: dict[str, float] = {}  # of bolts that went
-        # What a bolt had done before it went, as in Joined.
+        # What a bolt had done before it went, as in NewBolt.
         self._counts: dict[str, tuple[int, int, int]] = {}
 
-    def add(self, joined: Joined) -> AdaptiveFlowConsumer:
+    def add(self, new: NewBolt) -> AdaptiveFlowConsumer:
         """A bolt came."""
-        bolt, slots, epoch, now_s, *_ = joined
+        bolt, slots, epoch, now_s, *_ = new
         consumer = self._book.consumer_type(
-            joined._replace(counts=self._counts.get(bolt, joined.counts)),
+            new._replace(counts=self._counts.get(bolt, new.counts)),
             _settings_of(self._book.settings, slots),
             self._book.events,
             pool=self._book.pool,

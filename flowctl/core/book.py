@@ -23,7 +23,8 @@ from flowctl.core.dispatch import (
 )
 from flowctl.core.events import FlowEvent
 from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.records import Record, RevokeOrder
+from flowctl.core.messages import Order, Revoke
+from flowctl.core.records import Record
 from flowctl.core.service import ServicePool
 from flowctl.core.settings import CoreSettings
 from flowctl.core.state import Liveness
@@ -73,7 +74,7 @@ class Book:
         self.guarantee: ProcessingGuarantee = settings.guarantee.processing
         self.counters: Counters = Counters()
         self.events: deque[FlowEvent] = deque() if events is None else events
-        self.orders: deque[RevokeOrder] = deque()
+        self.orders: deque[Order] = deque()
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self.slots: int = 0
         self.pool: ServicePool = ServicePool()
@@ -118,7 +119,7 @@ class Book:
 
     def revoke(self, consumer: AdaptiveFlowConsumer, tuple_ids: list[int]) -> None:
         """Ask a bolt to give these back, if it has not begun them."""
-        self.orders.append(RevokeOrder(consumer.bolt, tuple_ids))
+        self.orders.append(Revoke(consumer.bolt, tuple_ids))
 
     def take_back(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Nobody waits any more for the bolt that holds ``flow_tuple``, if one does."""

@@ -8,7 +8,7 @@ from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
 from flowctl.core.events import RecordsRejected
 from flowctl.core.failures import Failures
-from flowctl.core.records import Ack, Rejected
+from flowctl.core.messages import DetailedAck, Rejected
 from flowctl.core.tuples import FlowTuple
 
 
@@ -22,7 +22,7 @@ class Completion:
         self._counters = book.counters
         self._failures = failures
 
-    def settle(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
+    def settle(self, flow_tuple: FlowTuple, bolt: str, ack: DetailedAck, now_s: float) -> None:
         """``flow_tuple`` is done, but for the records of it that ``process`` rejected.
 
         Those wait for the dead letter as tuples of their own; without one they are counted, and
@@ -32,7 +32,7 @@ class Completion:
         if not ack.rejected:
             self.complete(flow_tuple, now_s)
             return
-        self._tell(flow_tuple, ack, now_s)
+        self._tell(flow_tuple, bolt, ack, now_s)
         if self._failures.has_dead_letter and not flow_tuple.is_given_up:
             self._complete_parts(flow_tuple, self._without(flow_tuple, ack.rejected, now_s), now_s)
         else:
@@ -43,7 +43,7 @@ class Completion:
         # Once for each tuple: no loop, and no call that can be spared.
         cut, counters = flow_tuple.cut, self._counters
         del self._pending[flow_tuple.tuple_id]
-        counters.acked += 1
+        counters.tuples_acked += 1
         self._supply.ack(cut)
         records = len(cut.records)
         counters.records_acked += records
@@ -55,7 +55,7 @@ class Completion:
         """These parts of ``flow_tuple`` are done, and the rest went on as tuples of their own."""
         counters = self._counters
         del self._pending[flow_tuple.tuple_id]
-        counters.acked += 1
+        counters.tuples_acked += 1
         for cut in done:
             self._supply.ack(cut)
             counters.records_acked += len(cut.records)
@@ -87,14 +87,14 @@ class Completion:
             between.append(cut.part(start, len(cut.records)))
         return between
 
-    def _tell(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
+    def _tell(self, flow_tuple: FlowTuple, bolt: str, ack: DetailedAck, now_s: float) -> None:
         records = flow_tuple.cut.records
         self._book.counters.records_rejected += len(ack.rejected)
         self._book.events.append(
             RecordsRejected(
                 at_s=now_s,
                 tuple_id=flow_tuple.tuple_id,
-                bolt=ack.bolt,
+                bolt=bolt,
                 partition=flow_tuple.cut.partition,
                 positions=tuple(records[one.index].position for one in ack.rejected),
                 reasons=tuple(one.reason for one in ack.rejected),

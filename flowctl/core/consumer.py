@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from flowctl.core.events import BoltState, FlowEvent
-from flowctl.core.joined import Beat, Joined
-from flowctl.core.records import Ack
+from flowctl.core.messages import Ack, Heartbeat
 from flowctl.core.retry import TARGET
 from flowctl.core.rtt import RttEstimator
 from flowctl.core.service import ServiceModel, ServicePool
@@ -30,6 +29,21 @@ _BUSY: Final = BoltState.BUSY
 _RTT_EVERY = 4
 # Until a bolt's own service time is known by so many acks, that of all bolts counts as well.
 _SAMPLES_MIN = 4
+
+
+class NewBolt(NamedTuple):
+    """A bolt that came at ``now_s``; ``in_order`` as in ``TupleCore.add_bolt``.
+
+    ``counts``: what it did before it went and came back (tuples acked, records acked, tuples that
+    went from it to others).
+    """
+
+    bolt: str
+    slots: int
+    epoch: int
+    now_s: float
+    in_order: bool = False
+    counts: tuple[int, int, int] = (0, 0, 0)
 
 
 class AdaptiveFlowConsumer:
@@ -55,10 +69,10 @@ class AdaptiveFlowConsumer:
     )  # fmt: skip
 
     def __init__(
-        self, joined: Joined, settings: CoreSettings, events: deque[FlowEvent],
+        self, new: NewBolt, settings: CoreSettings, events: deque[FlowEvent],
         *, pool: ServicePool | None = None, learned: float | None = None,
     ) -> None:  # fmt: skip
-        bolt, slots, epoch, now_s, in_order, counts = joined
+        bolt, slots, epoch, now_s, in_order, counts = new
         self.bolt: str = bolt
         self.slots: int = slots
         self.epoch: int = epoch
@@ -273,7 +287,7 @@ class AdaptiveFlowConsumer:
         self.acked += 1
         self.records_acked += records
         self.refused_in_a_row = 0
-        self._learn(ack, now_s, rtt_s, records)
+        self._learn(now_s, rtt_s, ack.wait_s, ack.service_s, records)
         self.armed_at_s = now_s
         if self.strays:
             self.strays.forget_before(sent_at_s)
@@ -309,8 +323,10 @@ class AdaptiveFlowConsumer:
             self.rests_until_s = now_s + TARGET.after(self.refused_in_a_row)
             self._see(Sign.REFUSED)
 
-    def _learn(self, ack: Ack, now_s: float, rtt_s: float, records: int) -> None:
-        wait_s, service_s = ack.wait_s, ack.service_s
+    def _learn(
+        self, now_s: float, rtt_s: float, wait_s: float | None, service_s: float | None,
+        records: int,
+    ) -> None:  # fmt: skip
         if not self.acked % _RTT_EVERY:
             self.times.keep(rtt_s, wait_s, service_s)
         if wait_s is None or service_s is None:
@@ -341,7 +357,7 @@ class AdaptiveFlowConsumer:
         self.rtt.back_off(now_s)
         self._teller.signal(Signal.SILENT if silent else Signal.EXPIRED, now_s, None)
 
-    def on_heartbeat(self, beat: Beat, now_s: float) -> None:
+    def on_heartbeat(self, beat: Heartbeat, now_s: float) -> None:
         """It says what it holds: strays beyond those are gone."""
         holds, begun = beat.holds, beat.begun
         self.sends_heartbeats = self.strays.are_told = True

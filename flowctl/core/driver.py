@@ -14,8 +14,9 @@ less than in an earlier call.  What is due by it happens in ``on_deadline`` only
 **Three kinds of calls.**
 
 - *Things that happened*: ``add_bolt``, ``remove_bolt``, ``offer``, ``end_of_input``, ``on_ack``,
-  ``on_fail``, ``on_refused``, ``on_revoked``, ``on_heartbeat``, ``drop_peer``.  In any order, as
-  they happen; what comes from a bolt names its epoch, and is ignored once that is over.
+  ``on_fail``, ``on_revoked``, ``on_heartbeat``, ``drop_peer``.  In any order, as they happen.  What
+  a bolt says comes as a message (:mod:`flowctl.core.messages`) with the bolt's name and epoch, and
+  is ignored once that epoch is over.
 - *Polls*: ``poll_emit``, ``poll_order``, ``poll_event``, ``poll_dead_letter``.  Each gives one
   value, or None when there is no more for now.  What was polled counts as done: an emission as
   sent.  After something happened, or at ``next_deadline_s``, call ``on_deadline`` and then poll
@@ -50,19 +51,9 @@ from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, TargetWentDown, TupleGaveUp
 from flowctl.core.failures import DeadTuple
 from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.joined import Beat
-from flowctl.core.records import (
-    Ack,
-    AckOutcome,
-    Checkpoint,
-    Emission,
-    PartitionCheckpoint,
-    Position,
-    Record,
-    RevokeOrder,
-)
+from flowctl.core.messages import Ack, Emission, Fail, Heartbeat, Order, Revoked
+from flowctl.core.records import AckOutcome, Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import CoreSettings
-from flowctl.core.tuples import Ids
 
 _UNBOUNDED: Final = 1 << 62  # more than any turn gives, in tuples or in bytes
 
@@ -145,35 +136,12 @@ class DriverCore(Protocol):
     def end_of_input(self, *, now_s: float) -> None: ...
     def on_committed(self) -> None: ...
     def poll_emit(self, *, now_s: float) -> Emission | None: ...
-    def poll_order(self) -> RevokeOrder | None: ...
+    def poll_order(self) -> Order | None: ...
     def poll_event(self) -> FlowEvent | None: ...
-    def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome: ...
-    def on_fail(
-        self,
-        bolt: str,
-        epoch: int,
-        tuple_id: int,
-        *,
-        reason: str,
-        now_s: float,
-        record_index: int | None = None,
-        is_data_error: bool = False,
-    ) -> AckOutcome: ...
-    def on_refused(
-        self,
-        bolt: str,
-        epoch: int,
-        tuple_id: int,
-        *,
-        reason: str,
-        after_s: float | None,
-        now_s: float,
-        record_index: int | None = None,
-    ) -> AckOutcome: ...
-    def on_revoked(
-        self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float
-    ) -> None: ...
-    def on_heartbeat(self, bolt: str, epoch: int, beat: Beat, *, now_s: float) -> None: ...
+    def on_ack(self, bolt: str, epoch: int, ack: Ack, *, now_s: float) -> AckOutcome: ...
+    def on_fail(self, bolt: str, epoch: int, fail: Fail, *, now_s: float) -> AckOutcome: ...
+    def on_revoked(self, bolt: str, epoch: int, given: Revoked, *, now_s: float) -> None: ...
+    def on_heartbeat(self, bolt: str, epoch: int, beat: Heartbeat, *, now_s: float) -> None: ...
     def poll_dead_letter(self) -> DeadTuple | None: ...
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None: ...
     def may_speak_of(self, bolt: str, tuple_id: int) -> bool: ...
@@ -193,7 +161,7 @@ class Turn(NamedTuple):
     """
 
     emissions: list[Emission]
-    orders: list[RevokeOrder]
+    orders: list[Order]
     events: list[FlowEvent]
     dead: list[DeadTuple]
     next_s: float | None
@@ -240,7 +208,7 @@ def pump(
         bytes_left -= emission.size_bytes
         if refill is not None and not core.intake.buffer.records:
             refill(now_s)
-    orders = list(iter(core.poll_order, None))
+    orders: list[Order] = list(iter(core.poll_order, None))
     events = list(iter(core.poll_event, None))
     dead = list(iter(core.poll_dead_letter, None))
     next_s = now_s if is_more else core.next_deadline_s()
@@ -278,10 +246,3 @@ class MeasuringCore(Protocol):
     """A core that knows how large its source is, and counts work in positions: one of ranges."""
 
     def measure(self) -> Measured: ...
-
-
-@runtime_checkable
-class ProlongingCore(Protocol):
-    """A core whose bolts may say that an input takes longer: a topology's."""
-
-    def on_prolonged(self, bolt: str, epoch: int, input_ids: Ids, *, now_s: float) -> None: ...

@@ -10,7 +10,7 @@ from flowctl.core.dispatch import EXACT_MAX, done_in_s
 from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import TupleHedged, TupleMoved
 from flowctl.core.failures import Failures
-from flowctl.core.records import Ack, Emission
+from flowctl.core.messages import Ack, Emission
 from flowctl.core.recovery import Recovery
 from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.sizing import records_for
@@ -185,8 +185,8 @@ class Emitter:
         self._pending[tuple_id] = flow_tuple
         pending = counters.records_pending_now + len(cut.records)
         counters.records_pending_now = pending
-        if pending > counters.records_pending_max:
-            counters.records_pending_max = pending
+        if pending > counters.max_in_flight_records:
+            counters.max_in_flight_records = pending
         return self._send(flow_tuple, consumer, now_s)
 
     def _emit_copy(self, now_s: float) -> Emission | None:
@@ -200,7 +200,7 @@ class Emitter:
         holder = self._book.bolts[flow_tuple.held_by or ""]
         holder.let_stray(flow_tuple.tuple_id, now_s)
         self._book.changed(holder)
-        self._counters.hedged += 1
+        self._counters.tuples_hedged += 1
         emission = self._send(flow_tuple, consumer, now_s)
         self._book.events.append(
             TupleHedged(
@@ -263,7 +263,7 @@ class Emitter:
     ) -> Emission:
         moved_from = flow_tuple.held_by or ""
         emission = self._send(flow_tuple, consumer, now_s)
-        self._counters.moved += 1
+        self._counters.tuples_moved += 1
         self._book.events.append(
             TupleMoved(
                 at_s=now_s,
@@ -301,7 +301,7 @@ class Emitter:
     def _send(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> Emission:
-        self._counters.emitted += 1
+        self._counters.tuples_emitted += 1
         flow_tuple.window_limited = self._window_limited
         consumer.on_sent(flow_tuple, now_s)
         if self._book.is_all_out:

@@ -93,7 +93,7 @@ class Failures:
         ``record_index``: the record that was being read, if known.  ``may_be_target``:
         as far as can be seen, the target may be to blame.
         """
-        self._book.counters.failed += 1
+        self._book.counters.tuples_failed += 1
         flow_tuple.avoid(bolt)
         if not self._sends_again:
             self.drop(flow_tuple, bolt, reason, now_s)
@@ -138,7 +138,7 @@ class Failures:
 
         One that is refused again and again while others are not is itself the cause: a fault.
         """
-        self._book.counters.refused += 1
+        self._book.counters.calls_refused += 1
         flow_tuple.refusals += not self.target.is_down
         if flow_tuple.refusals > REFUSALS_MAX:
             return self.fault(flow_tuple, consumer.bolt, refusal.reason, now_s)
@@ -201,7 +201,7 @@ class Failures:
     def _give_up(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
         if self._is_caller_keeper:
             counters = self._book.counters
-            counters.acked += 1  # nothing more is to be done about it here
+            counters.tuples_acked += 1  # nothing more is to be done about it here
             counters.records_acked += len(flow_tuple.cut.records)
             self._hand_out(flow_tuple, ", ".join(sorted(flow_tuple.avoided or ())), reason)
             return
@@ -253,11 +253,13 @@ class Failures:
 
     def note_dead_lettered(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Count and report a tuple that is safe in the dead letter."""
-        if not flow_tuple.faults:
-            self._book.counters.rejected_kept += 1
-            return  # rejected, which was counted and reported before
-        self._book.counters.dead_lettered += 1
-        self._book.counters.records_dead_lettered += len(flow_tuple.cut.records)
+        counters = self._book.counters
+        if not flow_tuple.faults:  # rejected, which was counted and reported before
+            counters.records_rejected_kept += 1
+            counters.tuples_acked -= 1  # it was never sent
+            return
+        counters.tuples_dead_lettered += 1
+        counters.records_dead_lettered += len(flow_tuple.cut.records)
         self._book.events.append(
             TupleDeadLettered(
                 at_s=now_s,
@@ -272,7 +274,7 @@ class Failures:
     def drop(self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float) -> None:
         """Nothing is sent again in this mode: count it, report it, forget it (S88)."""
         records = len(flow_tuple.cut.records)
-        self._book.counters.dropped += 1
+        self._book.counters.tuples_dropped += 1
         self._book.counters.records_dropped += records
         if self._is_caller_keeper:
             self._hand_out(flow_tuple, bolt, reason)
@@ -320,7 +322,7 @@ class Failures:
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> None:
         """An expired sending was processed after all: drop the replay, wherever it is."""
-        self._book.counters.late += 1
+        self._book.counters.acks_late += 1
         consumer.on_late_ack(flow_tuple, now_s)
         if not self.retries.discard(flow_tuple):
             self._book.take_back(flow_tuple, now_s)

@@ -98,5 +98,5 @@ class TuplesUnderWay:
         return [t for t in self._book.pending.values() if t.cut.partition == partition]
 
     def _hand_over(self, flow_tuple: FlowTuple) -> None:
-        self._book.counters.handed_over += 1
+        self._book.counters.tuples_handed_over += 1
         self._book.let_go(flow_tuple)

@@ -162,7 +162,7 @@ class Isolation:
             self._retries.add(piece, not_before_s=now_s, now_s=now_s)
 
     def _tell(self, old: list[FlowTuple], new: list[FlowTuple], now_s: float) -> None:
-        self._counters.cut += len(old)
+        self._counters.tuples_cut += len(old)
         self._counters.pieces += len(new)
         for whole in old:
             self._events.append(

@@ -6,8 +6,8 @@ when it holds nothing its connection is ended.
 
 from __future__ import annotations
 
+from flowctl.core.messages import End
 from flowctl.core.ranges.core import RangeCore
-from flowctl.core.records import LeaveOrder
 from flowctl.core.tuple_core import TupleCore
 
 
@@ -28,5 +28,5 @@ def dismiss(core: TupleCore, bolt: str, now_s: float, reason: str) -> bool:
     if core.bolts[bolt].flight:
         return False
     core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=False)
-    core.book.orders.append(LeaveOrder(bolt, []))
+    core.book.orders.append(End(bolt))
     return True

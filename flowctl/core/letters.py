@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from flowctl.core.carried import plain_value
 from flowctl.core.records import Checkpoint, Position, Record
 
 LetterKind: TypeAlias = Literal["rejected", "gave_up"]
@@ -46,7 +47,11 @@ def to_show(text: str) -> dict[str, str]:
 
 
 def as_sent(value: Any) -> Any:
-    """Return ``value`` as a bolt sent it; a :class:`Shown` of what :func:`to_show` made."""
+    """Return what ``value`` of a bolt's message stands for.
+
+    It may be packed (:mod:`flowctl.core.carried`); of what :func:`to_show` made, a :class:`Shown`.
+    """
+    value = plain_value(value)
     is_shown = type(value) is dict and len(value) == 1 and _SHOWN_KEY in value
     return Shown(value[_SHOWN_KEY]) if is_shown else value
 

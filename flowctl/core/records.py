@@ -1,8 +1,7 @@
-"""What flows: records, tuples on their way, acks, and what is kept of them.
+"""What flows: records, and what is kept of them.
 
 All types are frozen :class:`msgspec.Struct`.  Threads may share them, as nobody changes the dicts,
-lists and values that they hold.  The wire sends records and rejections as they are; tuples and acks
-travel in frames of their own (docs/adr/0002-wire.md says why).
+lists and values that they hold.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
-
-from flowctl.core.trees.settlement import Settlement
 
 # The source's own place of a record (S12), not a tuple's number: an offset, (byte, line), a key,
 # a time with a tie-break.  Opaque to flowctl; totally ordered within its partition; the
@@ -61,6 +58,40 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
             raise AttributeError(f"a Record is not its value: write record.value[{name!r}]")
 
 
+class Fields(dict[str, Any]):
+    """A dict whose items are attributes too: ``value["id"]`` is ``value.id``, as in a Row of Spark.
+
+    What ``process`` gets for a record that is a dict, behind every door.  It is sent and stored as
+    the dict that it is.  A field whose name is a dict's own (``items``, ``copy``) has only the
+    first spelling.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = self[name]
+        except KeyError:
+            raise AttributeError(f"no field {name!r}; there are {', '.join(self)}") from None
+        if value.__class__ is dict:  # so that record.value.address.city is right too
+            value = self[name] = Fields(value)
+        return value
+
+    def asDict(self, recursive: bool = False) -> dict[str, Any]:
+        """Return a plain dict of the fields, as a Row of Spark does."""
+        return dict(self)
+
+
+def with_fields(records: Sequence[Record]) -> Sequence[Record]:
+    """Return ``records``, in which each value that is a dict is :class:`Fields`."""
+    if dict not in {record.value.__class__ for record in records}:
+        return records
+    return [
+        Record(record.position, Fields(record.value)) if record.value.__class__ is dict else record
+        for record in records
+    ]
+
+
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Which records a tuple holds: the key by which a sink recognises a repeat.
 
@@ -84,67 +115,6 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     acked_through: Position | None = None
     unsettled: tuple[Position, Position] | None = None
     section: tuple[Position, Position] | None = None
-
-
-class Rejected(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One record of a tuple that ``process`` can't use, and why.
-
-    ``index`` counts from 0 within the tuple.
-    """
-
-    index: int
-    reason: str
-
-
-class Emission(msgspec.Struct, frozen=True, gc=False):
-    """One sending of one tuple to one bolt; what ``TupleCore.poll_emit`` returns.
-
-    ``attempt`` is the 1-based count of sendings of this tuple in this run.
-    """
-
-    tuple_id: int
-    bolt: str
-    attempt: int
-    partition: str
-    records: Sequence[Record]
-    acked_through: Position | None
-    size_bytes: int
-
-
-class RevokeOrder(msgspec.Struct, frozen=True, gc=False):
-    """Ask ``bolt`` to give these tuples back if it has not begun them."""
-
-    bolt: str
-    tuple_ids: list[int]
-
-
-class LeaveOrder(RevokeOrder, frozen=True, gc=False):
-    """End the connection of ``bolt``, which holds nothing any more; ``tuple_ids`` is empty."""
-
-
-class Ack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A bolt has processed a tuple.  Durations only: no clocks need to agree.
-
-    ``wait_s`` queued at the bolt, ``service_s`` in ``process``, ``idle_total_s`` the bolt's
-    cumulative idle time when this tuple began, ``sink_s`` the part of the service in which a
-    sink was waited for (None: ``process`` does not report it).
-    A bolt without telemetry leaves the durations None.  ``settlement`` is what a topology's bolt
-    made of the tuple; None: nothing but processed it.  ``rejected`` are records of the tuple that
-    ``process`` could not use, each index once, in order; ``left_out`` counts those whose effect the
-    sink had already.
-    """
-
-    bolt: str
-    epoch: int
-    tuple_id: int
-    attempt: int
-    wait_s: float | None = None
-    service_s: float | None = None
-    idle_total_s: float | None = None
-    sink_s: float | None = None
-    settlement: Settlement | None = None
-    rejected: Sequence[Rejected] = ()
-    left_out: int = 0
 
 
 class AckOutcome(enum.Enum):
@@ -203,3 +173,17 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
         partitions = self.partitions.values()
         above = [span.records for each in partitions if each.acked for span in each.acked]
         return sum([each.records for each in partitions]) + sum(above)
+
+
+class Receipts(msgspec.Struct, frozen=True, gc=False):
+    """What ``process`` gave to be kept with the ``records`` in ``[start, stop)``, now done.
+
+    But the positions ``apart`` are not: they were rejected, and wait for the dead letter.
+    """
+
+    partition: str
+    start: int
+    stop: int
+    records: int
+    receipts: Sequence[bytes]
+    apart: Sequence[int] = ()

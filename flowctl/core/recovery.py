@@ -23,7 +23,7 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.dispatch import is_by_completion
 from flowctl.core.events import TupleExpired, TupleLost
 from flowctl.core.failures import Failures
-from flowctl.core.joined import Beat
+from flowctl.core.messages import Heartbeat
 from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple, Ids
 from flowctl.core.verdict import Verdict, lost_by_beats, patience_s, verdict
@@ -57,7 +57,7 @@ class Recovery:
             overtaken.append(flow_tuple)
         self._lose(consumer, overtaken, now_s)
 
-    def on_heartbeat(self, consumer: AdaptiveFlowConsumer, beat: Beat, now_s: float) -> bool:
+    def on_heartbeat(self, consumer: AdaptiveFlowConsumer, beat: Heartbeat, now_s: float) -> bool:
         """Take what it said of itself; return whether it may have room now, or be out."""
         is_first = not consumer.sends_heartbeats
         self._has_signs = True
@@ -200,7 +200,7 @@ class Recovery:
         self, consumer: AdaptiveFlowConsumer, lost: Sequence[FlowTuple], now_s: float
     ) -> None:
         for flow_tuple in lost:
-            self._book.counters.lost += 1
+            self._book.counters.tuples_lost += 1
             self._book.events.append(
                 TupleLost(
                     at_s=now_s,
@@ -216,7 +216,7 @@ class Recovery:
         self, consumer: AdaptiveFlowConsumer, overdue: Sequence[FlowTuple], now_s: float
     ) -> None:
         for flow_tuple in overdue:
-            self._book.counters.expired += 1
+            self._book.counters.tuples_expired += 1
             self._book.events.append(
                 TupleExpired(
                     at_s=now_s,

@@ -7,22 +7,30 @@ Whoever drives it owns the lock, calls in what happened, and polls out what to d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from flowctl.core.bolt_registry import BoltRegistry
 from flowctl.core.book import Book, Lost
 from flowctl.core.buffer import SendBuffer
 from flowctl.core.completion import Completion
-from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.consumer import AdaptiveFlowConsumer, NewBolt
 from flowctl.core.counters import Counters
 from flowctl.core.emitter import Emitter
 from flowctl.core.end_of_input.phase import EndOfInput
 from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown
 from flowctl.core.failures import Failures, Keeper
 from flowctl.core.guarantee import ProcessingGuarantee
-from flowctl.core.joined import Beat, Joined
-from flowctl.core.records import Ack, AckOutcome, Emission, Record, RevokeOrder
+from flowctl.core.messages import (
+    Ack,
+    DetailedAck,
+    Emission,
+    Fail,
+    Heartbeat,
+    Order,
+    Revoked,
+)
+from flowctl.core.records import AckOutcome, Record
 from flowctl.core.recovery import Recovery
 from flowctl.core.settings import CoreSettings
 from flowctl.core.sink_guard.guard import SinkGuard
@@ -86,7 +94,7 @@ class TupleCore:
         """
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
-        consumer = self._registry.add(Joined(bolt, slots, epoch, now_s, in_order))
+        consumer = self._registry.add(NewBolt(bolt, slots, epoch, now_s, in_order))
         self.book.changed(consumer)
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
@@ -116,16 +124,16 @@ class TupleCore:
         """Return the next tuple that a window allows, and to whom; None: nothing now."""
         return self._emitter.poll(now_s)
 
-    def poll_order(self) -> RevokeOrder | None:
+    def poll_order(self) -> Order | None:
         """Return the next thing to ask of a bolt, or None."""
         return self.book.orders.popleft() if self.book.orders else None
 
     # -- bolts answer --------------------------------------------------------------------
 
-    def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome:
+    def on_ack(self, bolt: str, epoch: int, ack: Ack, *, now_s: float) -> AckOutcome:
         """A bolt processed a tuple.  The first ack wins; all others are counted and ignored."""
-        consumer = self.bolts.get(ack.bolt)
-        if consumer is None or consumer.epoch != ack.epoch:
+        consumer = self.bolts.get(bolt)
+        if consumer is None or consumer.epoch != epoch:
             return self._count_unknown()
         if consumer.on_heard(now_s):  # as _speaker does, without its call for each tuple
             self._on_speaks_again(consumer, now_s)
@@ -152,8 +160,8 @@ class TupleCore:
         else:
             self._failures.take_late(flow_tuple, consumer, now_s)
             outcome = AckOutcome.LATE
-        if ack.rejected or ack.left_out:
-            self._completion.settle(flow_tuple, ack, now_s)
+        if ack.__class__ is not Ack and isinstance(ack, DetailedAck):
+            self._completion.settle(flow_tuple, bolt, ack, now_s)
         else:
             self._completion.complete(flow_tuple, now_s)
         self.book.changed(consumer)
@@ -165,66 +173,36 @@ class TupleCore:
         self.book.changed(consumer)
         if not known and tuple_id > self.book.ids.last:
             return self._count_unknown()
-        self.counters.duplicate += 1
+        self.counters.acks_duplicate += 1
         return AckOutcome.DUPLICATE
 
-    def on_fail(
-        self,
-        bolt: str,
-        epoch: int,
-        tuple_id: int,
-        *,
-        reason: str,
-        now_s: float,
-        record_index: int | None = None,
-        is_data_error: bool = False,
-    ) -> AckOutcome:
-        """``process`` raised: the tuple is sent again, perhaps in pieces, or given up (S109, S110).
+    def on_fail(self, bolt: str, epoch: int, fail: Fail, *, now_s: float) -> AckOutcome:
+        """``process`` raised, or the target had no room or is away.
 
-        ``record_index``: the record that was being read, if that is known.  ``is_data_error``: what
-        it raised is about a value, so the target is not to blame.  A fail of a tuple that this bolt
-        does not hold any more is ignored.
-        """
-        consumer = self._speaker(bolt, epoch, now_s)
-        if consumer is None:
-            return self._count_unknown()
-        flow_tuple = self._hand_back(consumer, tuple_id)
-        if flow_tuple is None:
-            return AckOutcome.DUPLICATE
-        return self._failures.fault(
-            flow_tuple, bolt, reason, now_s,
-            record_index=record_index, may_be_target=not is_data_error,
-        )  # fmt: skip
-
-    def on_refused(
-        self,
-        bolt: str,
-        epoch: int,
-        tuple_id: int,
-        *,
-        reason: str,
-        after_s: float | None,
-        now_s: float,
-        record_index: int | None = None,
-    ) -> AckOutcome:
-        """The target had no room or is away: the tuple is sent again; no attempt is counted.
-
-        ``after_s``: how long it asked to be left alone.  ``record_index``: the record that was
-        being read, if that is known; those before it were taken.
+        Raised: the tuple is sent again, perhaps in pieces, or given up (S109, S110).  Refused: it
+        is sent again, and no attempt is counted.  A fail of a tuple that this bolt does not hold
+        any more is ignored.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
         in_flight = self._emitter.in_flight
-        flow_tuple = self._hand_back(consumer, tuple_id)
+        flow_tuple = self._hand_back(consumer, fail.tuple_id)
         if flow_tuple is None:
             return AckOutcome.DUPLICATE
-        records = len(flow_tuple.cut.records)
-        done = record_index if record_index is not None and 0 < record_index < records else 0
-        refusal = Refused(reason, after_s, in_flight, done)
-        outcome = self._failures.refuse(flow_tuple, consumer, refusal, now_s)
-        self.book.changed(consumer)
-        return outcome
+        records, at = flow_tuple.cut.records, fail.record_index
+        if at is not None and not 0 <= at < len(records):
+            at = None
+        reason = fail.reason(records[at].position if at is not None else None)
+        if fail.is_refused:  # the records before the one that was being read were taken
+            refusal = Refused(reason, fail.after_s, in_flight, at or 0)
+            outcome = self._failures.refuse(flow_tuple, consumer, refusal, now_s)
+            self.book.changed(consumer)
+            return outcome
+        return self._failures.fault(
+            flow_tuple, bolt, reason, now_s,
+            record_index=at, may_be_target=not fail.is_data_error,
+        )  # fmt: skip
 
     def _hand_back(self, consumer: AdaptiveFlowConsumer, tuple_id: int) -> FlowTuple | None:
         """``consumer`` is rid of a tuple that it did not process; None: nobody waits for it."""
@@ -244,25 +222,23 @@ class TupleCore:
         """Return the next tuple that was given up or dropped: forgotten here, its caller's now."""
         return self.book.lost.popleft() if self.book.lost else None
 
-    def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
+    def on_revoked(self, bolt: str, epoch: int, given: Revoked, *, now_s: float) -> None:
         """A bolt gave tuples back that it had not begun: they go to others, no fault counted."""
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return
-        given = False
-        for tuple_id in tuple_ids:
-            given = True
+        for tuple_id in given.tuple_ids:
             consumer.strays.end(tuple_id)
             flow_tuple = consumer.take_out(tuple_id)
             if flow_tuple is not None:
-                self.counters.revoked += 1
+                self.counters.tuples_revoked += 1
                 self._failures.move(flow_tuple, consumer, now_s)
         if not consumer.held:
             consumer.on_answered()  # it had begun nothing
         self.book.changed(consumer)
-        self._end_phase.on_answer(consumer, given=given)
+        self._end_phase.on_answer(consumer, given=bool(given.tuple_ids))
 
-    def on_heartbeat(self, bolt: str, epoch: int, beat: Beat, *, now_s: float) -> None:
+    def on_heartbeat(self, bolt: str, epoch: int, beat: Heartbeat, *, now_s: float) -> None:
         """A sign of life from the bolt's own thread, and whether it has anything to do."""
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is not None and self._recovery.on_heartbeat(consumer, beat, now_s):
@@ -306,7 +282,7 @@ class TupleCore:
         self.remove_bolt(bolt, now_s=now_s, reason=f"broke the protocol: {reason}")
 
     def _count_unknown(self) -> AckOutcome:
-        self.counters.unknown += 1
+        self.counters.acks_unknown += 1
         return AckOutcome.UNKNOWN
 
     # -- time passes ---------------------------------------------------------------------

@@ -18,10 +18,10 @@ from typing import Any, Final, TypeVar
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.calls import Calls
+from flowctl.core.messages import LongCall
 from flowctl.core.positions import show_records
 from flowctl.errors import CallTooLongError
 from flowctl.logs import ModuleLogger
-from flowctl.wire.frames import LongCall
 
 _T = TypeVar("_T")
 # How often the calls under way are looked at [s].

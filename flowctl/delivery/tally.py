@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-import msgspec
+from flowctl.core.counters import Numbers
 
 
-class Tally(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class Tally(Numbers, kw_only=True, forbid_unknown_fields=True):
     """Counts of one partition, or the sum of several.  Not thread-safe.
 
     ``rows`` were read.  Of these ``written`` were taken by the target (``left_out`` of them it had
@@ -20,26 +20,21 @@ class Tally(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     rows: int = 0
     written: int = 0
-    left_out: int = 0
-    rejected: int = 0
-    gave_up: int = 0
-    kept: int = 0
+    left_out: Annotated[int, "of them already there"] = 0
+    rejected: Annotated[int, "rejected"] = 0
+    gave_up: Annotated[int, "given up"] = 0
+    kept: Annotated[int, "kept in the dead letter"] = 0
+    redriven: Annotated[int, "letters redriven"] = 0
     calls: int = 0
-    refused: int = 0
-    failed: int = 0
+    refused: Annotated[int, "calls refused"] = 0
+    failed: Annotated[int, "calls failed"] = 0
     called_s: float = 0.0
     waited_s: float = 0.0
-    redriven: int = 0
 
     @property
     def lost(self) -> int:
         """Rows that the target does not have: rejected or given up."""
         return self.rejected + self.gave_up
-
-    def add(self, other: Tally) -> None:
-        """Add the counts of ``other``."""
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def fields(self) -> dict[str, Any]:
         """The counts that a line in a log shows; zeros are left out."""
@@ -52,7 +47,7 @@ class Tally(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def __str__(self) -> str:
         parts = [f"{self.rows} rows: {self.written} written"]
-        for name, words in _WORDS:
+        for name, words in self.meanings().items():
             if count := getattr(self, name):
                 parts.append(f"{count} {words}")
         waited = f", waited {self.waited_s:.1f} s" if self.waited_s >= _WAITED_SHOWN_S else ""
@@ -60,12 +55,3 @@ class Tally(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 _WAITED_SHOWN_S = 0.1  # less is the time that asking takes
-_WORDS = (
-    ("left_out", "of them already there"),
-    ("rejected", "rejected"),
-    ("gave_up", "given up"),
-    ("kept", "kept in the dead letter"),
-    ("redriven", "letters redriven"),
-    ("refused", "calls refused"),
-    ("failed", "calls failed"),
-)

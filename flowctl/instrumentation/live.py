@@ -1,28 +1,62 @@
-"""The live view: one screen that is redrawn in place, with rich."""
+"""The live view: one screen that is redrawn in place, with rich.
+
+Screen and view come first, then the parts of the screen (table of bolts, checkpoint, progress),
+then pictures of it: one moment of a run as SVG files, for a page, or to show it to somebody.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TextIO
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TextIO
 
-from rich.console import Console, Group
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from flowctl.core.events import FlowEvent
+from flowctl.core.positions import show
+from flowctl.core.records import Position
 from flowctl.instrumentation import summary
-from flowctl.instrumentation.base import BaseView
+from flowctl.instrumentation.call_lines import call_lines, dear_call, target_lines
 from flowctl.instrumentation.events import EventLogger, repeated, sentence
-from flowctl.instrumentation.live_parts import bolt_table, checkpoint_lines, progress_line
-from flowctl.instrumentation.long_calls import call_lines
-from flowctl.instrumentation.pace import claim, dear_call, slow_bolts
-from flowctl.instrumentation.paced_lines import target_lines
-from flowctl.instrumentation.plain import is_routine, left_out, store_away, target_down
-from flowctl.instrumentation.snapshot import Report, Snapshot
+from flowctl.instrumentation.numbers import (
+    bar,
+    clock,
+    count,
+    counted,
+    duration,
+    holes_bar,
+    percent,
+    rate,
+)
+from flowctl.instrumentation.plain import (
+    held_up,
+    is_routine,
+    kill_cost,
+    left_out,
+    store_away,
+    target_down,
+)
+from flowctl.instrumentation.slow_bolts import (
+    Condition,
+    SlowBolt,
+    claim,
+    condition,
+    shares,
+    slow_bolts,
+)
+from flowctl.instrumentation.snapshot import BoltView, PartitionView, Report, Snapshot, View
 from flowctl.instrumentation.text import printable, printable_problem
+from flowctl.instrumentation.views import BaseView
 
 EVENTS_SHOWN = 5  # the newest; what is above them must stay on the screen
 # Headline, table head, checkpoint (2), progress, note, and the cursor: 12 bolts fit 24 lines.
@@ -154,3 +188,297 @@ class LiveView(BaseView):
 
 def _line(text: str, style: str) -> Text:
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+# -- parts of the screen -----------------------------------------------------------------------
+
+_NAME_CELLS = 14  # of a partition's name: enough of a path's end to know it
+_BAR_CELLS_MIN = 6  # a shorter bar shows nothing
+_BAR_CELLS_MAX = 40  # a longer bar shows no more
+_STATE_CELLS = len("refused")  # the longest of Condition
+_SHARE_CELLS = len(" 100 %")
+_NOTE_CELLS = len("8.4x slower")  # what follows may be cut
+_NOTE_CELLS_MIN = len("8.4x…")
+# Columns of the terminal from which on a column of the table is shown.
+_WIDE, _WIDER = 100, 140
+# Cells that a column keeps, so that the table doesn't jump when its numbers grow.
+_CELLS = {
+    "rate": 9,
+    "in flight": 9,
+    "rtt p50": 7,
+    "records": 9,
+    "of all": 6,
+    "window": 6,
+    "service": 7,
+}
+# A healthy run has no colours: a colour says that somebody might have to look.
+_STYLES: dict[Condition, str] = {
+    "normal": "",
+    "slow": "yellow",
+    "refused": "yellow",
+    "busy": "red",
+    "down": "bold red",
+}
+_BAR_STYLE = "cyan"
+
+
+def bolt_table(snapshot: Snapshot, *, rows_max: int, width: int) -> list[RenderableType]:
+    """Return one row per bolt: its condition, its recent share and rate, and what it holds.
+
+    Wider terminals also show its total, its window, and its service time.
+    """
+    slow = slow_bolts(snapshot)
+    shown = choose(snapshot.bolts, rows_max=rows_max, slow=slow)
+    names = {bolt.name for bolt in shown}
+    hidden = [bolt for bolt in snapshot.bolts if bolt.name not in names]
+    columns = _columns(width, shown)
+    has_notes = _other_cells(columns, shown) + _BAR_CELLS_MIN + _NOTE_CELLS_MIN <= width
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("bolt", "state", "share"):
+        table.add_column(name, no_wrap=True, min_width=4)
+    for name in columns:
+        table.add_column(name, no_wrap=True, justify="right", min_width=_CELLS[name])
+    if has_notes:
+        table.add_column("")  # the only column that gives way, as all others refuse to wrap
+    share = shares(snapshot.bolts)
+    widest = max((each or 0.0 for each in share.values()), default=0.0)
+    room = width - _other_cells(columns, shown) - _NOTE_CELLS
+    cells = max(_BAR_CELLS_MIN, min(_BAR_CELLS_MAX, room))
+    for bolt in shown:
+        style = _STYLES[condition(bolt, slow)]
+        note = Text(_note(bolt, slow), style=style, no_wrap=True, overflow="ellipsis")
+        table.add_row(
+            *_row(bolt, slow, share[bolt.name], widest=widest, cells=cells),
+            *(_cell(bolt, name) for name in columns),
+            *([note] if has_notes else []),
+        )
+    return [table, _others(hidden, slow)] if hidden else [table]
+
+
+def _columns(width: int, shown: Sequence[BoltView]) -> list[str]:
+    columns = ["rate", "in flight", "rtt p50"]
+    if width >= _WIDE:
+        columns += ["records", "of all"]
+    if width >= _WIDER:
+        columns += ["service", "window"]
+    gap = 2  # none behind the last column
+    while columns and _other_cells(columns, shown) + _BAR_CELLS_MIN - gap > width:
+        columns.pop()  # what there is no room for would cut the others
+    return columns
+
+
+def _other_cells(columns: Sequence[str], shown: Sequence[BoltView]) -> int:
+    """What a row takes beside bar and note: numbers and gaps, the name, the state, the share."""
+    names = max((cell_len(printable(bolt.name)) for bolt in shown), default=0)
+    fixed = (max(names, len("bolt")), _STATE_CELLS, _SHARE_CELLS, *(_CELLS[n] for n in columns))
+    return sum(cells + 2 for cells in fixed)
+
+
+def choose(
+    bolts: Sequence[BoltView], *, rows_max: int, slow: Mapping[str, SlowBolt] = MappingProxyType({})
+) -> list[BoltView]:
+    """Return the bolts to show, in order: all, or those in trouble and then the busiest."""
+    if len(bolts) <= rows_max:
+        return list(bolts)
+    trouble = ("down", "busy", "refused", "slow", "normal")
+    ranked = sorted(
+        bolts,
+        key=lambda b: (trouble.index(condition(b, slow)), -b.moved_away, -b.in_flight),
+    )
+    best = {bolt.name for bolt in ranked[: max(1, rows_max - 1)]}
+    return [bolt for bolt in bolts if bolt.name in best]
+
+
+def _row(
+    bolt: BoltView,
+    slow: Mapping[str, SlowBolt],
+    share: float | None,
+    *,
+    widest: float,
+    cells: int,
+) -> list[RenderableType]:
+    how = condition(bolt, slow)
+    # The number has a cell for each of "100 %"; below ten it keeps a digit.
+    number = percent(share, digits=1 if share is not None and share < 0.0995 else 0)
+    drawn = Text(f"{bar(share or 0.0, widest, cells):<{cells}}", style=_STYLES[how] or _BAR_STYLE)
+    return [
+        Text(printable(bolt.name)),  # a str would be read as markup
+        Text(how, style=_STYLES[how]),
+        drawn.append(f" {number:>5}", style=_STYLES[how] or "default"),
+    ]
+
+
+def _cell(bolt: BoltView, column: str) -> str:
+    match column:
+        case "rate":
+            return rate(bolt.records_per_s)
+        case "in flight":
+            return count(bolt.in_flight)
+        case "rtt p50":
+            return duration(bolt.ack_rtt_p50_s)
+        case "records":
+            return count(bolt.records_acked)
+        case "of all":
+            return percent(bolt.share, digits=1)
+        case "service":
+            return duration(bolt.service_p50_s)
+        case _:
+            return count(bolt.window)
+
+
+def _note(bolt: BoltView, slow: Mapping[str, SlowBolt]) -> str:
+    facts = [slow[bolt.name].text] if bolt.name in slow and bolt.up else []
+    if bolt.moved_away:
+        facts.append(f"{count(bolt.moved_away)} moved away")
+    return ", ".join(facts)
+
+
+def _others(hidden: Sequence[BoltView], slow: Mapping[str, SlowBolt]) -> Text:
+    found = Counter(condition(bolt, slow) for bolt in hidden)
+    listed = ", ".join(f"{n} {state}" for state, n in sorted(found.items()))
+    lately = rate(sum(bolt.records_per_s for bolt in hidden))
+    records = count(sum(bolt.records_acked for bolt in hidden))
+    text = f"and {len(hidden)} more: {listed}; {lately}; {records} records"
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def checkpoint_lines(snapshot: Snapshot, *, width: int) -> list[Text]:
+    """Return the checkpoint: what is saved, the fullest partition as a bar, the price of a kill."""
+    saved = f"checkpoint  {count(snapshot.records_saved)} saved  {counted(snapshot.holes, 'hole')}"
+    lines = [saved, f"{'':12}{kill_cost(snapshot)}"]
+    if snapshot.partitions:
+        lines[0] += _partition(snapshot.partitions[0], room=width - len(saved))
+    return [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
+
+
+def _partition(part: PartitionView, *, room: int) -> str:
+    name = printable(part.name)
+    name = name if len(name) <= _NAME_CELLS else "…" + name[1 - _NAME_CELLS :]
+    through = f"  {name} {printable(show(part.position))} "
+    top = f" {printable(show(part.acked_above[-1].last))}" if part.acked_above else ""
+    for before, after in ((through, top), (through, ""), ("  ", "")):
+        cells = min(_BAR_CELLS_MAX, room - len(before) - len(after))
+        if cells >= _BAR_CELLS_MIN:
+            return before + holes_bar(bar_parts(part), cells) + after
+    return ""
+
+
+def bar_parts(part: PartitionView) -> list[tuple[bool, float]]:
+    """Return the runs after the cumulative ack as (acked, size), preceded by a stub for what is
+    before it.
+
+    Sizes are by position where positions count something (offsets); where they don't, an acked
+    run is as long as its records and a hole, whose size is unknown, the shortest there is.
+    """
+    parts: list[tuple[bool, float]] = []
+    end = _number(part.position)
+    for run in part.acked_above:
+        first, last = _number(run.first), _number(run.last)
+        if end is None or first is None or last is None:
+            parts += [(False, 0.0), (True, float(run.records))]
+        else:
+            parts += [(False, max(0.0, first - end)), (True, max(0.0, last - first))]
+        end = last
+    # What is done below the holes would dwarf them to scale: a fifth of the bar stands for it.
+    done = sum(size for _, size in parts) / 4
+    return [(True, done or 1.0), *parts]
+
+
+def _number(position: Position | None) -> float | None:
+    if isinstance(position, tuple):
+        position = position[0] if position else None
+    return float(position) if isinstance(position, int | float) else None
+
+
+def progress_line(snapshot: Snapshot) -> Text:
+    """Return records done, share of the source, rate and time to go."""
+    facts = [f"records {count(snapshot.records_acked)}"]
+    if snapshot.records_skipped:
+        facts.append(f"skipped {count(snapshot.records_skipped)} already acked")
+    if snapshot.progress is not None:
+        facts.append(percent(snapshot.progress))
+    facts += [rate(snapshot.records_per_s), clock(snapshot.elapsed_s)]
+    if snapshot.eta_s is not None:
+        facts.append(f"ETA {clock(snapshot.eta_s)}")
+    if snapshot.phase != "running":
+        facts.append(snapshot.phase)
+    if held_up(snapshot):
+        facts.append(held_up(snapshot))
+    return Text("  ".join(facts), style="bold", no_wrap=True, overflow="ellipsis")
+
+
+# -- pictures ----------------------------------------------------------------------------------
+
+# The usual widths of a terminal: an old one, half a screen, a whole one.
+COLUMNS: Final = (80, 108, 160)
+_LINES = 40
+# The fonts that rich's pictures load from the web: a stored picture should need no network.
+_WEB_FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+
+
+class Picture:
+    """A view that passes everything on to ``inner`` and draws one moment of the run.
+
+    ``at_s``: how long after the first ack [s]; if the run ends before, its last moment.  With
+    several ``columns``, each width has a file of its own: ``view-80.svg`` beside ``view-108.svg``.
+    """
+
+    def __init__(
+        self, inner: View, path: Path, *, at_s: float, columns: Sequence[int], title: str
+    ) -> None:
+        self._inner = inner
+        self._files = {
+            width: path if len(columns) == 1 else path.with_stem(f"{path.stem}-{width}")
+            for width in columns
+        }
+        self._at_s = at_s
+        self._title = title
+        self._screen = Screen()
+        self._first_ack_s: float | None = None
+        self._last: Snapshot | None = None
+        self._is_drawn = False
+
+    def start(self, job: str, headline: str) -> None:
+        self._screen.headline = headline
+        self._inner.start(job, headline)
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._last = snapshot
+        if self._first_ack_s is None and snapshot.records_acked:
+            self._first_ack_s = snapshot.elapsed_s
+        if self._first_ack_s is not None and snapshot.elapsed_s - self._first_ack_s >= self._at_s:
+            self._draw()
+        self._inner.update(snapshot)
+
+    def event(self, event: FlowEvent) -> None:
+        at_s = self._last.elapsed_s if self._last is not None else 0.0
+        self._screen.event(clock(at_s, tenths=True), event)
+        self._inner.event(event)
+
+    def message(self, text: str) -> None:
+        self._inner.message(text)
+
+    def stop(self, report: Report) -> None:
+        self._draw()
+        self._inner.stop(report)
+
+    def _draw(self) -> None:
+        if self._is_drawn or self._last is None:
+            return
+        self._is_drawn = True
+        for width, path in self._files.items():
+            path.write_text(self._svg(self._last, width), encoding="utf-8")
+
+    def _svg(self, snapshot: Snapshot, width: int) -> str:
+        console = Console(
+            width=width,
+            height=_LINES,
+            record=True,
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system="truecolor",
+            highlight=False,
+        )
+        console.print(self._screen.render(snapshot, width=width, height=_LINES))
+        svg = console.export_svg(title=self._title, unique_id="flowctl")
+        return _WEB_FONTS.sub("", svg)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from flowctl import logs
+from flowctl.instrumentation.events import EventLogger
 from flowctl.logs import LOGGER, StdlibLogger, is_handled
 
 if TYPE_CHECKING:
@@ -167,3 +168,13 @@ def _is_flow_event(event: str) -> bool:
     from flowctl.instrumentation.events import NAMES, RUN_EVENTS
 
     return event in RUN_EVENTS or event in NAMES.values()
+
+
+def light_logger() -> EventLogger:
+    """As :func:`get_logger`, for code in a loop or on a worker.
+
+    It does not load structlog unless the program has, and reads the program's configuration once:
+    structlog's own logger does so at each call, which costs 3 us even if nothing is written.
+    """
+    logger: Any = get_logger()
+    return cast("EventLogger", logger.bind() if hasattr(logger, "bind") else logger)

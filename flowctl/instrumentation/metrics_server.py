@@ -16,7 +16,7 @@ from flowctl.config import MetricsSettings
 from flowctl.core.events import FlowEvent
 from flowctl.core.pacing.stored import StoredTarget
 from flowctl.errors import ConfigError, FlowctlError, MissingExtraError
-from flowctl.instrumentation import target_metrics
+from flowctl.instrumentation.prometheus import bolt_lines, families, target_families
 from flowctl.instrumentation.snapshot import Report, Snapshot, View
 from flowctl.instrumentation.text import REDIS_URL_VARIABLE
 
@@ -87,18 +87,14 @@ class Scraped:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, as prometheus-client asks for them; nothing before the first."""
-        from flowctl.instrumentation.prometheus import families
-
         if self._seen is not None:
             yield from families(self._seen[1])
             if self._targets is not None:
                 with suppress(FlowctlError):
-                    yield from target_metrics.families(self._targets())
+                    yield from target_families(self._targets())
 
     def lines(self) -> str:
         """Return the metrics of each bolt, in Prometheus' text format."""
-        from flowctl.instrumentation.prometheus import bolt_lines
-
         return "" if self._seen is None else bolt_lines(self._seen[1].bolts)
 
     def unhealthy(self) -> str:
@@ -120,7 +116,7 @@ class Scraped:
             return "the run stops"
         if snapshot.store_away_s is not None:
             return f"the checkpoint store has been away for {snapshot.store_away_s:.0f} s"
-        if not any(bolt.up for bolt in snapshot.bolts):
+        if not snapshot.bolts_up:
             return snapshot.note or "no bolt is connected"
         return self.unhealthy()
 

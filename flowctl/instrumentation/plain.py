@@ -10,15 +10,14 @@ from typing import TextIO
 
 from flowctl.core import events as ev
 from flowctl.instrumentation import summary
-from flowctl.instrumentation.base import BaseView
+from flowctl.instrumentation.call_lines import call_lines, dear_call, target_lines
 from flowctl.instrumentation.events import EventLogger, name_of, repeated, sentence
-from flowctl.instrumentation.long_calls import call_lines
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
-from flowctl.instrumentation.pace import claim, condition, dear_call, slow_bolts, target_holds_back
-from flowctl.instrumentation.paced_lines import target_lines
+from flowctl.instrumentation.slow_bolts import claim, condition, slow_bolts, target_holds_back
 from flowctl.instrumentation.snapshot import Report, Snapshot, WaitReason
 from flowctl.instrumentation.text import printable, printable_problem
+from flowctl.instrumentation.views import BaseView
 
 # Often enough to see that the run is alive, rarely enough that an hour is 720 lines.
 LINE_EVERY_S = 5.0
@@ -240,5 +239,4 @@ def _bolts(snapshot: Snapshot) -> str:
     slow = slow_bolts(snapshot)
     found = Counter(condition(bolt, slow) for bolt in snapshot.bolts)
     listed = ", ".join(f"{n} {how}" for how, n in sorted(found.items()))
-    in_flight = sum(bolt.in_flight for bolt in snapshot.bolts)
-    return f"bolts {listed or 'none yet'}  in flight {count(in_flight)}"
+    return f"bolts {listed or 'none yet'}  in flight {count(snapshot.tuples_in_flight)}"

@@ -1,46 +1,38 @@
-"""A snapshot as metrics of Prometheus.
+"""Snapshots, and paced targets, as metrics of Prometheus.
 
 Labels are bounded: a bolt is one, a partition or a reason is not.  There is no label for the job,
-as a process that is scraped runs one: ``flowctl_run_info`` has its name.
+as a process that is scraped runs one: ``flowctl_run_info`` has its name.  Paced targets are those
+of all programs that share a Redis, with what each job of theirs reported.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import flowctl
+from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState
+from flowctl.core.pacing.stored import StoredTarget
 from flowctl.core.times import BOUNDS_S
+from flowctl.errors import FlowctlError
 from flowctl.instrumentation.snapshot import BoltView, Snapshot, TimesView, WaitReason
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
+
 PHASES: Final = ("starting", "running", "draining", "stopping")
-# Name without its prefix, help, and the field of Counters or of Snapshot.
-_COUNTS: Final = (
-    ("tuples_emitted", "Tuples sent for the first time.", "emitted"),
-    ("tuples_acked", "Tuples acked, without the records that process rejected.", "tuples_acked"),
-    ("tuples_resent", "Tuples sent again, to whichever bolt.", "moved"),
-    ("tuples_expired", "Tuples whose ack did not come in time.", "expired"),
-    ("tuples_failed", "Tuples for which process raised.", "failed"),
-    ("tuples_lost", "Tuples proved lost on the way to a bolt.", "lost"),
-    ("tuples_hedged", "Tuples given to a second bolt at the end of the input.", "hedged"),
-    ("tuples_dropped", "Tuples given up in a mode that sends nothing again.", "dropped"),
-    ("calls_refused", "Tuples that the target refused, as it had no room or was away.", "refused"),
-    ("acks_late", "Acks that came after their tuple had expired.", "late"),
-    ("acks_duplicate", "Acks of tuples that were already done.", "duplicate"),
-    ("records_acked", "Records acked by this run.", "records_acked"),
-    ("records_rejected", "Records that process rejected, one by one.", "records_rejected"),
-    ("records_dead_lettered", "Records given up and kept elsewhere.", "records_dead_lettered"),
-    ("records_dropped", "Records given up in a mode that sends nothing again.", "records_dropped"),
-    ("records_left_out", "Records whose effect the sink had already.", "records_left_out"),
-    ("bolts_lost", "Connections of bolts that ended before the run did.", "bolts_lost"),
-    ("peers_dropped", "Connections ended because they broke the protocol.", "peers_dropped"),
-)
+# Of what the core counts, all but these is a metric of the same name.
+NO_METRIC: Final = {
+    "records_pending_now": "kill_reruns_records has them, and those that are acked and not saved",
+    "max_in_flight_records": "a server that scrapes keeps the most of what it has seen by itself",
+    "target_down_total_s": "the sum over target_down_seconds, which says when that was, too",
+}
+_MEANINGS: Final = Counters.meanings()
+# Name without its prefix, help, and the field of the snapshot; None is 0: nothing is wrong.
 _GAUGES: Final = (
     ("elapsed_seconds", "Time since the run began.", "elapsed_s"),
     ("records_buffered", "Records read and not sent yet.", "records_buffered"),
@@ -52,12 +44,10 @@ _GAUGES: Final = (
         "batches_begun",
     ),
     ("checkpoint_holes", "Acked ranges above an unacked record, of 20 partitions.", "holes"),
-)
-# None means 0 (nothing is wrong) for the first kind, and no sample for the second.
-_ZERO_IF_NONE: Final = (
     ("store_away_seconds", "How long the checkpoint store has been unavailable.", "store_away_s"),
     ("target_down_seconds", "How long the target has been down.", "target_down_s"),
 )
+# The same, without a sample while it is None: nobody knows.
 _ABSENT_IF_NONE: Final = (
     ("source_done_ratio", "Fraction of the source that is acked.", "progress"),
     ("eta_seconds", "Estimated time left at the present rate.", "eta_s"),
@@ -120,12 +110,13 @@ def _run(snapshot: Snapshot) -> Iterator[Metric]:
     }
     yield InfoMetricFamily("flowctl_run", "The job of this process.", info)
     yield _one_of("phase", "1 for the phase of the run.", PHASES, snapshot.phase)
-    for name, told, field in _COUNTS:
-        yield _counter(name, told, getattr(snapshot.counters, field))
+    for name in Counters.__struct_fields__:
+        if name not in NO_METRIC:
+            yield _counter(name, _MEANINGS[name], getattr(snapshot, name))
     yield _counter(
         "records_skipped", "Records of earlier runs, read again.", snapshot.records_skipped
     )
-    for name, told, field in (*_GAUGES, *_ZERO_IF_NONE):
+    for name, told, field in _GAUGES:
         yield _gauge(name, told, getattr(snapshot, field) or 0)
     for name, told, field in _ABSENT_IF_NONE:
         yield _gauge(name, told, getattr(snapshot, field))
@@ -182,3 +173,76 @@ def _one_of(name: str, told: str, values: tuple[str, ...], now: str) -> Metric:
     for value in values:
         family.add_metric([value], value == now)
     return family
+
+
+# -- paced targets -----------------------------------------------------------------------------
+
+# Of each job: name, help, and the field of Sums.
+_OF_JOBS: Final = (
+    ("calls", "Calls that succeeded.", "calls"),
+    ("cost", "Cost of the calls that succeeded.", "cost"),
+    ("call_seconds", "Time in calls that succeeded.", "call_s"),
+    ("refused", "Calls that the target refused.", "refused"),
+    ("failed", "Calls that ended in another way.", "failed"),
+    ("waited_seconds", "Time that calls waited for a permit or for budget.", "waited_s"),
+)
+
+
+_OF_TARGETS: Final[tuple[tuple[str, str, Callable[[StoredTarget], float]], ...]] = (
+    ("limit_calls", "How many calls at once the target may get.", lambda t: t.limit),
+    ("used_calls", "Calls in flight, on average over the last 10 to 20 s.", lambda t: t.used),
+    ("leased_permits", "Permits that workers hold.", lambda t: t.leased),
+    ("workers", "Processes that call the target.", lambda t: len(t.claims)),
+    ("seen_seconds", "Time since a worker last reported.", lambda t: t.seen_s),
+)
+
+
+class ScrapedTargets:
+    """Asks ``read`` at each scrape; for :class:`MetricsServer`.  As thread-safe as ``read`` is."""
+
+    def __init__(self, read: Callable[[], Sequence[StoredTarget]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; Prometheus gets an error of the server if Redis can't be read."""
+        yield from target_families(self._read())
+
+    def lines(self) -> str:
+        """There are no metrics of bolts."""
+        return ""
+
+    def unhealthy(self) -> str:
+        """It holds nothing, so there is no reason to start it again."""
+        return ""
+
+    def unready(self) -> str:
+        """Return why nothing can be read; "" if all is well."""
+        try:
+            self._read()
+        except FlowctlError as error:
+            return error.problem
+        return ""
+
+
+def target_families(targets: Sequence[StoredTarget]) -> Iterator[Metric]:
+    """Yield the metrics of ``targets``; needs prometheus-client."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    of_target = ["target"]
+    for name, told, value in _OF_TARGETS:
+        gauge = GaugeMetricFamily(f"flowctl_target_{name}", told, labels=of_target)
+        for each in targets:
+            gauge.add_metric([each.target], value(each))
+        yield gauge
+    told = "The cost per second that is allowed, if it is bounded."
+    budget = GaugeMetricFamily("flowctl_target_budget", told, labels=of_target)
+    for each in targets:
+        if each.budget is not None:
+            budget.add_metric([each.target], each.budget)
+    yield budget
+    for name, told, field in _OF_JOBS:
+        counter = CounterMetricFamily(f"flowctl_target_{name}", told, labels=["target", "job"])
+        for each in targets:
+            for job, sums in each.jobs.items():
+                counter.add_metric([each.target, job], getattr(sums, field))
+        yield counter

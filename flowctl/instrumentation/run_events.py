@@ -28,6 +28,19 @@ from flowctl.instrumentation.snapshot import Report, Snapshot
 # As often as the plain view has a line: an hour is 720 events.
 PROGRESS_EVERY_S: Final = 5.0
 
+# What the event says of a snapshot, by the same names.
+_PROGRESS: Final = (
+    "phase",
+    "elapsed_s",
+    "records_acked",
+    "records_per_s",
+    "records_saved",
+    "records_rejected",
+    "records_dead_lettered",
+    "eta_s",
+    "bolts_up",
+    "tuples_in_flight",
+)
 _LEVELS: Final = {
     "finished": logging.INFO,
     "interrupted": logging.WARNING,
@@ -79,17 +92,8 @@ class RunEvents:
         self._log(
             logging.INFO,
             "progress",
-            phase=snapshot.phase,
-            elapsed_s=snapshot.elapsed_s,
-            records_acked=snapshot.records_acked,
-            records_per_s=snapshot.records_per_s,
-            records_saved=snapshot.records_saved,
-            records_rejected=snapshot.records_rejected,
-            records_dead_lettered=snapshot.records_dead_lettered,
+            **{name: getattr(snapshot, name) for name in _PROGRESS},
             done=snapshot.progress,
-            eta_s=snapshot.eta_s,
-            bolts_up=sum(bolt.up for bolt in snapshot.bolts),
-            tuples_in_flight=sum(bolt.in_flight for bolt in snapshot.bolts),
         )
 
     def _tell_long(self, snapshot: Snapshot) -> None:
@@ -108,7 +112,7 @@ class RunEvents:
         self._long = frozenset(began)
 
     def finished(self, report: Report) -> Report:
-        """The run is over, or could not begin; logged with all counts of the report.
+        """The run is over, or could not begin; logged with all numbers of the report.
 
         Return the report with when it began and ended, flowctl's version and the settings.
         """
@@ -119,16 +123,14 @@ class RunEvents:
             versions=_versions(),
             settings=changed_settings(self._settings),
         )
-        names = [field.name for field in msgspec.structs.fields(Report) if field.type is int]
+        told = msgspec.to_builtins(report)
+        numbers = {name: told[name] for name in told if isinstance(told[name], int | float)}
         self._log(
             _LEVELS[report.outcome],
             "run_finished",
             outcome=report.outcome,
             error=report.error,
-            elapsed_s=report.elapsed_s,
-            records_per_s=report.records_per_s,
-            resumed=report.resumed,
-            **{name: getattr(report, name) for name in names},
+            **numbers,
         )
         return report
 

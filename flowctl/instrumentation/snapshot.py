@@ -119,31 +119,36 @@ class LongCallView(msgspec.Struct, frozen=True, kw_only=True):
     for_s: float
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at one moment; immutable.  Counts are of this run unless said otherwise.
+# Type checkers know of dataclasses, where what is frozen may not inherit from what is not.
+class RunNumbers(Counters, frozen=True, kw_only=True, gc=True):  # type: ignore[misc]
+    """What snapshots and the report both say of a run, beside what its core counts.
 
-    Names end in their unit: ``_s`` is seconds.
+    Counts are of this run unless said otherwise.
     """
 
     job: str
     elapsed_s: float
+    bolts: tuple[BoltView, ...] = ()
+    records_per_s: float = 0.0
+    records_skipped: int = 0  # acked by an earlier run, read again and skipped
+    records_saved: int = 0  # in the saved checkpoint, all runs together
+    waits: Waits = Waits()
+    dear_call: DearCall | None = None  # None: the cost of records decides the size of tuples
+    long_calls: tuple[LongCallView, ...] = ()  # of 30 s and more, the longest first
+
+
+class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
+    """A run at one moment; immutable.  ``records_per_s`` is over the last few seconds."""
+
     phase: Literal["starting", "running", "draining", "stopping"]
-    bolts: tuple[BoltView, ...]
     # A screenful, those with something above the cumulative ack first.
-    partitions: tuple[PartitionView, ...]
-    records_acked: int
-    records_per_s: float  # over the last few seconds
-    records_buffered: int
-    records_skipped: int  # acked by an earlier run, read again and skipped
-    tuples_acked: int
-    tuples_expired: int
-    tuples_moved: int
+    partitions: tuple[PartitionView, ...] = ()
+    records_buffered: int = 0
     # Fraction of the source read, 0…1, and seconds to go; None if the producer can't tell.
-    progress: float | None
-    eta_s: float | None
-    records_saved: int  # in the saved checkpoint, all runs together
-    kill_reruns: int  # records that a kill now would run again
-    kill_reruns_cumulative_only: int  # the same without selective acks
+    progress: float | None = None
+    eta_s: float | None = None
+    kill_reruns: int = 0  # records that a kill now would run again
+    kill_reruns_cumulative_only: int = 0  # the same without selective acks
     # Of ranges: at most so many batches are at work.  A kill runs them again too; how many records
     # they hold is known to the bolts only, so ``kill_reruns`` is without them.
     batches_begun: int = 0
@@ -153,22 +158,29 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     target_down_s: float | None = None  # how long the target has been down
     target_down_reason: str = ""  # the newest failure during that time
     sink_cap: int | None = None  # the most tuples in flight, to protect the target
-    records_rejected: int = 0
-    records_dead_lettered: int = 0
-    records_left_out: int = 0
-    waits: Waits = Waits()
     # What the spout mostly waited for in the last few seconds, and the share of that time, 0…1.
     held_up_by: WaitReason = WaitReason.NOTHING
     held_up_share: float = 0.0
     note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
-    counters: Counters = msgspec.field(default_factory=Counters)  # a copy
     times: AckTimesView = AckTimesView()
     # How long ago everything acked was in the store; None: nothing was saved yet.
     checkpoint_age_s: float | None = None
-    holes: int = 0  # acked ranges that wait for a record below them, of ``partitions``
-    dear_call: DearCall | None = None  # None: the cost of records decides the size of tuples
     targets: tuple[TargetView, ...] = ()  # that bolts call by ``paced``
-    long_calls: tuple[LongCallView, ...] = ()  # of 30 s and more, the longest first
+
+    @property
+    def holes(self) -> int:
+        """Acked ranges that wait for a record below them, of ``partitions``."""
+        return sum(len(part.acked_above) for part in self.partitions)
+
+    @property
+    def bolts_up(self) -> int:
+        """Bolts that are connected and not silent."""
+        return sum(bolt.up for bolt in self.bolts)
+
+    @property
+    def tuples_in_flight(self) -> int:
+        """Tuples that bolts hold."""
+        return sum(bolt.in_flight for bolt in self.bolts)
 
 
 class LossReason(msgspec.Struct, frozen=True):
@@ -178,59 +190,32 @@ class LossReason(msgspec.Struct, frozen=True):
     records: int
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     """How a run ended; immutable.  ``flowctl run --report`` writes it as JSON.
 
     ``records_total`` counts the records that all runs of the job have done so far;
-    ``records_saved`` is how many of them are in the checkpoint.  Names end in their unit.
+    ``records_saved`` is how many of them are in the checkpoint.  ``records_per_s``: acked by this
+    run, over its whole time.
     """
 
-    job: str
     outcome: Literal["finished", "failed", "interrupted"]
     error: str | None
-    elapsed_s: float
-    resumed: bool
-    resumed_records: int  # done by earlier runs, according to the checkpoint at the start
-    records_acked: int
-    records_skipped: int
-    records_total: int
-    records_saved: int
-    tuples_emitted: int
-    tuples_acked: int
-    tuples_expired: int
-    tuples_moved: int
-    tuples_failed: int
-    acks_late: int
-    acks_duplicate: int
-    bolts: tuple[BoltView, ...]
-    bolts_lost: int  # connections that ended before the run did
-    checkpoint_saves: int
+    resumed: bool = False
+    resumed_records: int = 0  # done by earlier runs, according to the checkpoint at the start
+    records_total: int = 0
+    checkpoint_saves: int = 0
     checkpoint_survives: bool = True  # False: what was saved ended with the process
-    peers_dropped: int = 0  # connections that broke the protocol; among those lost
-    tuples_dropped: int = 0  # in modes without retries: failed, expired or lost
-    records_dropped: int = 0
-    tuples_dead_lettered: int = 0  # given up and kept elsewhere; among the acked ones
-    records_dead_lettered: int = 0
-    records_rejected: int = 0  # by process, one by one; among the acked ones
-    records_left_out: int = 0  # among the acked ones; the sink had their effect already
-    calls_refused: int = 0  # the target had no room or was away
-    target_down_total_s: float = 0.0  # how long (nearly) nothing succeeded
-    max_in_flight_records: int  # the most that was emitted and not acked at one moment
-    tuples_lost: int = 0  # proved lost on the way
-    tuples_hedged: int = 0  # given to a second bolt at the end of the input
-    dear_call: DearCall | None = None  # as in the snapshot
     calls_overdue: int = 0  # took longer than call.timeout_s
-    long_calls: tuple[LongCallView, ...] = ()  # had not returned when the run ended
-    waits: Waits = Waits()
     loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
     dead_letters_hint: str = ""  # the command that shows them; "" if there is none
     records_kept_nowhere: int = 0  # rejected without a dead letter
     letters_open: int = 0  # of all runs: neither dropped nor processed again
-    records_per_s: float = 0.0  # acked by this run, over its whole time
     started_at: str = ""  # wall clock, ISO 8601 in UTC; "": the run did not begin
     ended_at: str = ""
-    versions: dict[str, str] = {}  # of flowctl, Python, and Spark where it was used
-    settings: dict[str, Any] = {}  # those that differ from the defaults, without secrets
+    # Of flowctl, Python, and Spark where it was used.
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    # Those that differ from the defaults, without secrets.
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         # A notebook shows what run() returned: a line, not all fields.
@@ -242,7 +227,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def letters_of_earlier_runs(self) -> int:
         """How many of the open letters were not written by this run."""
-        return max(0, self.letters_open - self.records_rejected - self.records_dead_lettered)
+        return max(0, self.letters_open - self.records_lost)
 
     def first(self) -> list[str]:
         """What has to be known before all else, below the outcome in the summary."""

@@ -6,9 +6,8 @@ from typing import Final
 
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint
-from flowctl.instrumentation.long_calls import ended_lines
+from flowctl.instrumentation.call_lines import dear_call, ended_lines
 from flowctl.instrumentation.numbers import clock, count, counted, rate
-from flowctl.instrumentation.pace import dear_call
 from flowctl.instrumentation.snapshot import Report, WaitReason
 from flowctl.instrumentation.text import shown_command
 
@@ -61,12 +60,13 @@ def resume_line(restored: Checkpoint) -> str:
 
 
 def _outcome(report: Report) -> str:
-    speed = report.records_acked / report.elapsed_s if report.elapsed_s > 0 else 0.0
     done = counted(report.records_acked, "record")
     how = _OUTCOMES[report.outcome]
     if report.outcome == "interrupted" and report.error:
         how = "interrupted, not all saved"
-    return f"{how} · {done} in {clock(report.elapsed_s, tenths=True)} · {rate(speed)}"
+    return (
+        f"{how} · {done} in {clock(report.elapsed_s, tenths=True)} · {rate(report.records_per_s)}"
+    )
 
 
 def _resumed(report: Report) -> str:

@@ -1,16 +1,155 @@
-"""Counts and means of one task, reset at each reading.
+"""What is told of a topology's tasks: their figures at each tick, what is timed, their errors.
 
 A metric has ``get_value_and_reset``; None means that there is nothing to report, and is dropped.
-Not thread-safe.
+None of this is thread-safe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
 
 from flowctl.core.trees.settlement import Sum, Watched
-from flowctl.instrumentation.ticks import Metric
+from flowctl.errors import ConfigError
+from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.logging import get_logger
+
+# -- ticks -------------------------------------------------------------------------------------
+
+
+class Metric(Protocol):
+    """A figure of a task."""
+
+    def get_value_and_reset(self) -> Any:
+        """Return the figure since the last call; None: nothing to report."""
+
+
+class TaskInfo(msgspec.Struct, frozen=True, gc=False):
+    """Whose figures they are: of task ``task_id`` (from 0) of ``component``, in ``interval_s``.
+
+    ``host`` and ``pid`` say where it runs: our workers listen on no port that would distinguish two
+    on one host.  ``timestamp_unix_s`` is the end of the interval.
+    """
+
+    host: str
+    pid: int
+    component: str
+    task_id: int
+    timestamp_unix_s: int
+    interval_s: float
+
+
+class Point(msgspec.Struct, frozen=True, gc=False):
+    """One figure."""
+
+    name: str
+    value: Any
+
+
+class TickSchedule:
+    """When the recurring ticks of some intervals are due.  Pure: time comes in.
+
+    Ticks missed while a task was busy come as one: the next figure covers a longer time, and is not
+    followed by empty ones.
+    """
+
+    def __init__(self, intervals_s: Iterable[float], *, now_s: float) -> None:
+        intervals = sorted(set(intervals_s))
+        if intervals and intervals[0] <= 0:
+            raise ConfigError(
+                "interval_s", f"must be greater than 0, got {intervals[0]}.", remedy="Give seconds."
+            )
+        self._due_at_s = {interval_s: now_s + interval_s for interval_s in intervals}
+
+    def next_deadline_s(self) -> float | None:
+        """When the next tick is due; None: never."""
+        return min(self._due_at_s.values(), default=None)
+
+    def due(self, now_s: float) -> list[float]:
+        """Return the intervals [s] whose tick is due, each once, shortest first."""
+        due = [interval_s for interval_s, at_s in self._due_at_s.items() if at_s <= now_s]
+        for interval_s in due:
+            missed = int((now_s - self._due_at_s[interval_s]) // interval_s)
+            self._due_at_s[interval_s] += (missed + 1) * interval_s
+        return due
+
+
+class MetricRegistry:
+    """Metrics by interval, task and name.  Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[float, dict[str, dict[str, Metric]]] = {}
+
+    @property
+    def intervals_s(self) -> Sequence[float]:
+        """The intervals that need a tick."""
+        return sorted(self._metrics)
+
+    def tasks(self, interval_s: float) -> Sequence[str]:
+        """Names of the tasks that have a metric of ``interval_s``."""
+        return list(self._metrics.get(interval_s, ()))
+
+    def register(self, name: str, metric: Metric, *, task: str, interval_s: float) -> None:
+        """Have ``metric`` read every ``interval_s``; a name is unique per task and interval."""
+        named = self._metrics.setdefault(interval_s, {}).setdefault(task, {})
+        if name in named:
+            raise ConfigError(
+                "name", f"{task} has a metric {name!r} already.", remedy="Give another name."
+            )
+        named[name] = metric
+
+    def points(self, *, task: str, interval_s: float) -> list[Point]:
+        """Read and reset the metrics of one tick; those with nothing to report are omitted."""
+        named = self._metrics.get(interval_s, {}).get(task, {})
+        read = ((name, metric.get_value_and_reset()) for name, metric in named.items())
+        return [Point(name, value) for name, value in read if value is not None]
+
+
+# -- what is timed -----------------------------------------------------------------------------
+
+
+class Chance(Protocol):
+    """The part of ``random.Random`` that is used here."""
+
+    def randrange(self, stop: int, /) -> int: ...
+
+
+class EvenSampler:
+    """Fires exactly once in each run of ``one_in`` calls, at a random place in it.
+
+    Exact, so that counts can be scaled by ``one_in``; random, so that work which repeats with the
+    same period is not always hit or always missed.  ``one_in`` 0 never fires.  For one thread.
+    """
+
+    __slots__ = ("_at", "_call", "_chance", "one_in")
+
+    def __init__(self, one_in: int, *, chance: Chance) -> None:
+        if one_in < 0:
+            raise ConfigError(
+                "one_in", f"must be 0 or more, got {one_in}.", remedy="0 samples nothing."
+            )
+        self.one_in: int = one_in
+        self._chance = chance
+        self._call = one_in
+        self._at = 0
+
+    def __call__(self) -> bool:
+        """Whether this event is to be timed."""
+        if self._call >= self.one_in:
+            if not self.one_in:
+                return False
+            self._call = 0
+            self._at = self._chance.randrange(self.one_in)
+        fires = self._call == self._at
+        self._call += 1
+        return fires
+
+
+# -- counts and means --------------------------------------------------------------------------
 
 
 class Count:
@@ -170,3 +309,57 @@ class BoltMetrics:
                 self._own_means[name] = Mean()
                 self._register(name, self._own_means[name])
             self._own_means[name].add(total, times_of)
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+# A task that reports each tuple would bury the log: five in ten seconds show what is wrong.
+_TOLD_MAX: Final = 5
+_PER_S: Final = 10.0
+_KEPT: Final = 20  # enough for a report; the log has the rest
+
+
+class ErrorReporter:
+    """The errors of one task, as received by the driver.  For one thread.
+
+    Every error is counted and the latest are kept in ``latest``; the log gets five in ten
+    seconds, and the next one says how many were left out.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        *,
+        clock: Callable[[], float],
+        logger: EventLogger | None = None,
+    ) -> None:
+        self._task = task
+        self._clock = clock
+        self._logger = logger or get_logger()
+        self._told_at_s: deque[float] = deque(maxlen=_TOLD_MAX)
+        self._untold = 0
+        self.count: int = 0
+        self.latest: deque[str] = deque(maxlen=_KEPT)
+
+    def report(self, kind: str, problem: str) -> None:
+        """Report an error of the task, without secrets."""
+        now_s = self._clock()
+        self.count += 1
+        self.latest.append(f"{kind}: {problem}")
+        if len(self._told_at_s) == _TOLD_MAX and now_s - self._told_at_s[0] < _PER_S:
+            self._untold += 1
+            return
+        self._told_at_s.append(now_s)
+        self._logger.log(
+            logging.ERROR,
+            "task_error",
+            task=self._task,
+            error=self.latest[-1],
+            left_out=self._untold,
+        )
+        self._untold = 0
+
+    def left_out(self, errors: int) -> None:
+        """The task had ``errors`` more, too many to send."""
+        self.count += errors
+        self._untold += errors

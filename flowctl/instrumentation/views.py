@@ -1,13 +1,96 @@
-"""Which view to use: ``live`` on a terminal, ``plain`` lines elsewhere, or ``quiet``."""
+"""What all views share, and which to use: ``live`` on a terminal, ``plain`` lines elsewhere."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal, TextIO
 
+from flowctl.core.events import FlowEvent
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.snapshot import View
+from flowctl.instrumentation import numbers
+from flowctl.instrumentation.events import EventLogger, log_event, log_repeats
+from flowctl.instrumentation.failure_groups import Repeats
+from flowctl.instrumentation.logging import get_logger
+from flowctl.instrumentation.snapshot import Report, Snapshot, View
+
+
+class BaseView:
+    """Shows nothing; logs each event.  Also the view of mode ``quiet``.
+
+    The first failure of a kind is logged and shown at once.  Further ones are logged at level
+    debug, and summed up every few seconds, and at the end, as one ``failures_repeated`` event.
+
+    For one thread.  Times on screen are counted from :meth:`start` by ``clock`` [s]: the core's own
+    ``at_s`` has no origin that means anything to a person.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        logger: EventLogger | None = None,
+    ) -> None:
+        self._clock = clock
+        self._logger = logger or get_logger()
+        self._started_s = clock()
+        self._repeats = Repeats(clock)
+        self._is_lost = False  # nobody sees it any more
+
+    def start(self, job: str, headline: str) -> None:
+        self._started_s = self._clock()
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show the state of the run."""
+        self._tell_repeats()
+
+    def event(self, event: FlowEvent) -> None:
+        if self._repeats.is_news(event):
+            log_event(self._logger, event)
+            self.show_event(event)
+        else:
+            log_event(self._logger, event, level=logging.DEBUG)
+
+    def _tell_repeats(self, *, is_end: bool = False) -> None:
+        for event, count in self._repeats.due(is_end=is_end):
+            log_repeats(self._logger, event, count)
+            self.show_repeats(event, count)
+
+    def show_event(self, event: FlowEvent) -> None:
+        """Show ``event`` if it is of interest to a person."""
+
+    def show_repeats(self, event: FlowEvent, count: int) -> None:
+        """Show that there were ``count`` more like ``event``, which is the last of them."""
+
+    def message(self, text: str) -> None:
+        """Show a line."""
+
+    def stop(self, report: Report) -> None:
+        """Show how the run ended and give the terminal back."""
+        self._tell_repeats(is_end=True)
+
+    def _show(self, draw: Callable[[], object]) -> None:
+        """Call ``draw`` unless the terminal or the reader is gone; if it just went, log that.
+
+        ``| head``, a closed terminal, a full disk: the run has more to do than to tell.
+        """
+        if self._is_lost:
+            return
+        try:
+            draw()
+        except OSError as error:
+            self._is_lost = True
+            with suppress(OSError):  # the log may go the same way
+                self._logger.log(logging.WARNING, "view_lost", error=str(error))
+
+    def now(self) -> str:
+        """Return the time since the start as ``0:14.2``."""
+        return numbers.clock(self._clock() - self._started_s, tenths=True)
+
 
 # "off" is what "quiet" was called.
 ViewMode = Literal["auto", "live", "plain", "quiet", "off"]
@@ -30,8 +113,6 @@ def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
 
         return PlainView(stream)
     if mode in ("quiet", "off"):
-        from flowctl.instrumentation.base import BaseView
-
         return BaseView()
     raise ConfigError("view", f"{mode!r} is not a view.", remedy="Use auto, live, plain or quiet.")
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from flowctl.core.pacing.law import TargetLaw
 from flowctl.core.pacing.leader import Leader
-from flowctl.core.pacing.leases import Decision, Reply, Report
+from flowctl.core.pacing.leases import Decision, Reply, WorkerReport
 from flowctl.errors import InfrastructureError
 from flowctl.instrumentation.logging import get_logger, is_heard
 from flowctl.pacing.gate import Gate, Known
@@ -45,7 +45,7 @@ class Exchange(Protocol):
     def address(self) -> str:
         """For people; without secrets."""
 
-    def exchange(self, report: Report) -> Reply:
+    def exchange(self, report: WorkerReport) -> Reply:
         """Report, and get the lease; InfrastructureError if it can't be reached."""
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from flowctl.core.pacing.rate import RateGate
 from flowctl.core.retry import ASKED_MOST_S, TARGET
-from flowctl.pacing.counters import Counters
+from flowctl.pacing.call_counts import CallCounts
 
 # Those that were refused together don't come back together.
 _JITTER: Final = 0.25
@@ -68,7 +68,7 @@ class Gate:
         self.lock: threading.Lock = threading.Lock()
         self.clock = clock
         self._chance = chance or random.Random()
-        self.counters: Counters = Counters()
+        self.counters: CallCounts = CallCounts()
         self.rate: RateGate = RateGate()
         self.permits: int = 0
         self.valid_until_s: float = (
@@ -228,7 +228,7 @@ class Gate:
         self.valid_until_s = valid_until_s
         self._wake_first()
 
-    def take_sums(self) -> Counters:
+    def take_sums(self) -> CallCounts:
         """Return the sums, and begin to look for the most at once again; the lock is held."""
         sums = self.counters.copy()
         self._end_rests(self.clock())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Report, Sums
-from flowctl.pacing.counters import Counters
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Sums, WorkerReport
+from flowctl.pacing.call_counts import CallCounts
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.settings import PaceSettings
 
@@ -26,7 +26,7 @@ class Reporter:
         self._settings = settings
         self._me = secrets.token_hex(8)
         self._told = Sums()  # what was answered
-        self._telling = Counters()
+        self._telling = CallCounts()
         self._told_at_s = self._wanted_at_s = gate.clock()
         self._want_before = 0
         self._used_rate = 0.0
@@ -36,7 +36,7 @@ class Reporter:
 
     def report(
         self, now_s: float, ttl_s: float, decision: Decision | None, *, is_ending: bool = False
-    ) -> Report:
+    ) -> WorkerReport:
         """Return what to say now.  A worker that leaves gives its permits up at once.
 
         ``is_ending``: the process ends, so it leaves.
@@ -62,7 +62,7 @@ class Reporter:
             counters.resting,
         )
         self._want_before = counters.want
-        return Report(
+        return WorkerReport(
             claim, self.rate, done, ttl_s, self.known_limit, settings.budget, is_leaving, decision
         )
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 
 from flowctl.bolts.range_claims import PROGRESS_EVERY_S
 from flowctl.core.ranges.core import RangeCore
-from flowctl.core.ranges.messages import Receipts
-from flowctl.core.records import Checkpoint, PartitionCheckpoint
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Receipts
 from flowctl.core.retry import pause_of_store
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.logs import ModuleLogger
@@ -68,7 +67,9 @@ class Checkpointer(GuardedThread):
     def start(self) -> None:
         """Begin to save; from now on bolts of ranges may wait for it, if that is often."""
         is_soon = self._interval_s / _RANGES_OFTEN <= _HURRY_BELOW_S
-        self._control.saves_told.is_promised = self._is_often and is_soon
+        core = self._control.core
+        if isinstance(core, RangeCore):
+            core.tells_saved = self._is_often and is_soon
         super().start()
 
     def work(self) -> None:

@@ -20,27 +20,32 @@ import msgspec
 from flowctl.core.carried import Packed
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.driver import DriverCore
+from flowctl.core.messages import (
+    Ack,
+    DetailedAck,
+    Fail,
+    Heartbeat,
+    Progress,
+    RangeFail,
+    Revoked,
+    SettledAck,
+    SplitAnswer,
+)
 from flowctl.core.pacing.figures import TARGETS_MAX
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.trees.settlement import Settlement, Watched
-from flowctl.runtime.claim_limits import TEXT_MAX, fail_breach, is_duration, times_breach
-from flowctl.runtime.range_breach import breach as range_breach
-from flowctl.wire.frames import (
-    AckFrame,
-    DetailedAckFrame,
-    Dying,
-    FailFrame,
-    Heartbeat,
-    ProgressFrame,
-    RangeFail,
-    Revoked,
-    SettledFrame,
-    SplitAnswer,
-)
+from flowctl.wire.frames import Dying
 
 # No bolt has more waiting: windows are bounded by far less, and so are strays.
 _QUEUED_MAX: Final = 1 << 31
 _RECORDS_MAX: Final = 1 << 31  # no tuple has more, as a frame is 256 MB by default
+# Three years: longer than any process runs, and far from where sums lose their precision.
+_SECONDS_MAX: Final = 1e8
+# Sums of clock differences may end up slightly below 0.
+_SECONDS_MIN: Final = -1e-3
+# The most characters of a text.  An error is sent with 1,000 and a traceback with 4,000
+# (failure/texts.py): room for other versions, but not enough to fill the driver's memory.
+_TEXT_MAX: Final = 1 << 16
 # As what msgpack holds: an extension arrives as a Packed, and nothing else has a size.
 _VALUES: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, Packed})
 
@@ -63,30 +68,26 @@ class Claims:
         consumer = self._core.bolts.get(bolt)
         if consumer is None or consumer.epoch != epoch:
             return ""
-        if isinstance(frame, AckFrame):
+        if isinstance(frame, Ack):
             return self._ack(consumer, frame)
         if isinstance(frame, Heartbeat):
-            return _heartbeat(consumer, frame)
-        if isinstance(frame, FailFrame):
+            return self._heartbeat(consumer, frame)
+        if isinstance(frame, Fail):
             return self._fail(consumer, frame)
         if isinstance(frame, Revoked):
             for tuple_id in frame.tuple_ids:
                 if not self._core.may_speak_of(bolt, tuple_id):
                     return f"it gave back tuple {tuple_id}, which it was never sent"
             return ""
-        if isinstance(frame, Dying):
-            return ""
-        return self._of_range(consumer, frame)
-
-    def _of_range(self, consumer: AdaptiveFlowConsumer, frame: object) -> str:
-        if isinstance(self._core, RangeCore):
-            return range_breach(self._core, consumer, frame)
-        if isinstance(frame, ProgressFrame | RangeFail | SplitAnswer):
+        if isinstance(frame, Progress | RangeFail | SplitAnswer):
+            if isinstance(self._core, RangeCore):
+                return _of_range(self._core, consumer, frame)
             return "it reported on a range, but this job has none"
+        assert isinstance(frame, Dying)
         return ""
 
-    def settlement(self, bolt: str, frame: SettledFrame) -> Settlement:
-        """Return what the hub may use: nothing about inputs that others have by now.
+    def believed(self, bolt: str, frame: SettledAck) -> SettledAck:
+        """Return what the hub may use of it: nothing about inputs that others have by now.
 
         Call it once for each frame that is not a breach, before the core receives the frame.
         """
@@ -97,7 +98,7 @@ class Claims:
         is_first = is_own or self._core.attempts_of(bolt, frame.tuple_id) > 0
         kept = self._kept.get(bolt)
         if is_own and kept is None and not said.held:
-            return said  # the usual case
+            return frame  # the usual case
         kept = kept if kept is not None else self._kept.setdefault(bolt, {})
         believed = {input_id for input_id, was_first in kept.items() if was_first}
         believed |= self._inputs(bolt, frame)
@@ -107,23 +108,24 @@ class Claims:
         if not kept:
             del self._kept[bolt]
         if believed.issuperset(_named(said)):
-            return said
-        return msgspec.structs.replace(
+            return frame
+        said = msgspec.structs.replace(
             said,
             acked=[i for i in said.acked if i in believed],
             failed=[failed for failed in said.failed if failed.input_id in believed],
             prolonged=[i for i in said.prolonged if i in believed],
             emits=[e for e in said.emits if not e.anchors or not believed.isdisjoint(e.anchors)],
         )
+        return msgspec.structs.replace(frame, settlement=said)
 
-    def _inputs(self, bolt: str, frame: SettledFrame) -> set[Any]:
+    def _inputs(self, bolt: str, frame: SettledAck) -> set[Any]:
         records = self._core.tuple_records(bolt, frame.tuple_id)
         return {record.position for record in records}
 
     # -- kinds of frames -------------------------------------------------------------------
 
-    def _ack(self, consumer: AdaptiveFlowConsumer, frame: AckFrame) -> str:
-        impossible = times_breach(
+    def _ack(self, consumer: AdaptiveFlowConsumer, frame: Ack) -> str:
+        impossible = _times_breach(
             frame.wait_s, frame.service_s, frame.idle_total_s, frame.sink_s or 0.0
         )
         if impossible:
@@ -140,15 +142,15 @@ class Claims:
             return (
                 f"it acked sending {frame.attempt} of tuple {tuple_id}, which was sent {sent} times"
             )
-        if frame.__class__ is AckFrame:  # no details to check
+        if frame.__class__ is Ack:  # no details to check
             return ""
-        if isinstance(frame, DetailedAckFrame):
+        if isinstance(frame, DetailedAck):
             return self._details(consumer, frame)
-        if isinstance(frame, SettledFrame):
+        if isinstance(frame, SettledAck):
             return self._settled(consumer, frame)
         return ""
 
-    def _details(self, consumer: AdaptiveFlowConsumer, frame: DetailedAckFrame) -> str:
+    def _details(self, consumer: AdaptiveFlowConsumer, frame: DetailedAck) -> str:
         records = self._records(consumer, frame.tuple_id)
         last = -1
         for rejected in frame.rejected:
@@ -165,7 +167,7 @@ class Claims:
             return _RECORDS_MAX
         return len(self._core.tuple_records(consumer.bolt, tuple_id))
 
-    def _settled(self, consumer: AdaptiveFlowConsumer, frame: SettledFrame) -> str:
+    def _settled(self, consumer: AdaptiveFlowConsumer, frame: SettledAck) -> str:
         said, bolt = frame.settlement, consumer.bolt
         for emit in said.emits:
             if emit.value.__class__ not in _VALUES:
@@ -176,14 +178,22 @@ class Claims:
             return ""  # others have it: see settlement()
         return _stranger_of(said, self._inputs(bolt, frame), self._kept.get(bolt, ()))
 
-    def _fail(self, consumer: AdaptiveFlowConsumer, frame: FailFrame) -> str:
+    def _fail(self, consumer: AdaptiveFlowConsumer, frame: Fail) -> str:
         tuple_id = frame.tuple_id
         if not self._core.may_speak_of(consumer.bolt, tuple_id):
             return f"it failed tuple {tuple_id}, which it was never sent"
         index, records = frame.record_index, self._records(consumer, tuple_id)
         if index is not None and not 0 <= index < records:
             return f"it failed record {index} of {records}"
-        return fail_breach(frame)
+        if frame.is_read_error:
+            return f"it could not read tuple {tuple_id}, which was sent by value"
+        return _fail_breach(frame)
+
+    def _heartbeat(self, consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
+        # A piece of a range may be put back and begun again: their order says nothing.
+        if frame.begun and isinstance(self._core, RangeCore):
+            return "it is at work on tuples, but this job has ranges"
+        return _heartbeat(consumer, frame)
 
 
 def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
@@ -191,7 +201,8 @@ def _heartbeat(consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
         return f"{frame.busy_slots} of {consumer.slots} slots are busy"
     if not 0 <= frame.queued <= _QUEUED_MAX:
         return f"{frame.queued} tuples are queued"
-    if frame.arrived > (sent := consumer.sent + consumer.called):
+    sent = consumer.sent + consumer.called
+    if frame.arrived is not None and not 0 <= frame.arrived <= sent:
         return f"{frame.arrived} tuples came to it, of {sent} that it was sent"
     if len(frame.begun) > consumer.slots:
         return f"{consumer.slots} slots are at work on {len(frame.begun)} tuples"
@@ -209,7 +220,7 @@ def _targets(frame: Heartbeat) -> str:
         numbers = (told.limit, told.calls, told.call_s, told.refused, told.waited_s)
         if not all(0 <= number < math.inf for number in numbers):
             return f"the figures of a target are {numbers}"
-        if len(told.target) + len(told.job) + len(told.reason) > TEXT_MAX:
+        if len(told.target) + len(told.job) + len(told.reason) > _TEXT_MAX:
             return "the name of a target is too long"
     return ""
 
@@ -238,5 +249,70 @@ def _can_be(said: Watched) -> bool:
     counts = (said.executed, said.acked, said.failed, said.emitted)
     sums = (said.execute_s, said.process_s)
     return all(n >= 0 for kind in counts for n in kind.values()) and all(
-        is_duration(total_s) and n >= 0 for kind in sums for total_s, n in kind.values()
+        _is_duration(total_s) and n >= 0 for kind in sums for total_s, n in kind.values()
     )
+
+
+def _is_duration(seconds: float) -> bool:
+    """Whether a bolt can have measured it; nan and infinity can't be measured."""
+    return _SECONDS_MIN <= seconds <= _SECONDS_MAX
+
+
+def _times_breach(*times_s: float | None) -> str:
+    """Check durations, which every bolt that has a connection measures."""
+    for seconds in times_s:
+        # Not by a call: this is asked for each ack.
+        if seconds is None or not _SECONDS_MIN <= seconds <= _SECONDS_MAX:
+            return f"times of {', '.join(map(str, times_s))} s are not possible"
+    return ""
+
+
+def _fail_breach(fail: Fail) -> str:
+    """Check what a bolt says about an error, and how long it wants to wait after it."""
+    if fail.after_s is not None and not 0 <= fail.after_s <= _SECONDS_MAX:
+        return f"it wants to wait for {fail.after_s} s"
+    if len(fail.error) > _TEXT_MAX or len(fail.traceback) > _TEXT_MAX:
+        return f"an error of {max(len(fail.error), len(fail.traceback))} characters"
+    return ""
+
+
+# -- ranges ------------------------------------------------------------------------------------
+
+
+def _of_range(
+    core: RangeCore, consumer: AdaptiveFlowConsumer, frame: Progress | RangeFail | SplitAnswer
+) -> str:
+    bolt, tuple_id = consumer.bolt, frame.tuple_id
+    if tuple_id not in consumer.flight and not core.may_speak_of(bolt, tuple_id):
+        return f"it reported on range {tuple_id}, which it was never sent"
+    if isinstance(frame, SplitAnswer):
+        return ""
+    sent = core.attempts_of(bolt, tuple_id)
+    if frame.attempt < 1 or (sent and frame.attempt > sent):
+        return f"it reported on sending {frame.attempt} of range {tuple_id}, sent {sent} times"
+    if isinstance(frame, RangeFail):
+        if not core.may_tell_of(tuple_id, frame.start, frame.stop):
+            return f"it failed {frame.start} to {frame.stop} of range {tuple_id}"
+        return _fail_breach(frame.fail)
+    return _progress(core, frame)
+
+
+def _progress(core: RangeCore, frame: Progress) -> str:
+    did = frame.did
+    impossible = _times_breach(
+        did.read_s, did.wait_s, did.service_s, did.sink_s or 0.0, frame.idle_total_s, did.call_s
+    )
+    if impossible:
+        return impossible
+    if not core.may_tell_of(frame.tuple_id, frame.start, frame.done_through):
+        return f"it did {frame.start} to {frame.done_through} of range {frame.tuple_id}"
+    if did.records < 0 or not 0 <= did.left_out <= did.records:
+        return f"{did.left_out} records were left out of {did.records}"
+    last = frame.start - 1
+    for one in did.rejected:
+        if not last < one.position < frame.done_through:
+            return f"it rejected the record at {one.position} after {last}"
+        last = one.position
+    if len(did.rejected) > did.records:
+        return f"it rejected {len(did.rejected)} of {did.records} records"
+    return ""

@@ -10,6 +10,7 @@ import msgspec
 from flowctl.core.buffer import size_of_record
 from flowctl.core.events import TargetWentDown, TupleGaveUp
 from flowctl.core.failures import NOTHING_SUCCEEDED
+from flowctl.core.messages import Fail
 from flowctl.core.positions import show, show_records
 from flowctl.core.records import Record
 from flowctl.errors import (
@@ -22,20 +23,11 @@ from flowctl.errors import (
 )
 from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.text import printable
-from flowctl.wire.frames import FailFrame, RangeFail
-from flowctl.wire.refusals import CARRIED, NotCarriedError
+from flowctl.wire.not_encodable import CARRIED, NotCarriedError
 from flowctl.wire.values import enc_hook
 
 # What msgspec raises for a value that msgpack can't hold.
 NOT_MSGPACK: Final = (TypeError, OverflowError, ValueError, RecursionError)
-
-
-def describe_fail(records: Sequence[Record], frame: FailFrame) -> str:
-    """Return the error and, if known, the record that was being worked on."""
-    index = frame.record_index
-    if index is None or not 0 <= index < len(records):
-        return frame.error
-    return f"{frame.error}, at record {show(records[index].position)}"
 
 
 def unsendable_at(records: Sequence[Record]) -> int | None:
@@ -78,31 +70,29 @@ def refused_error(partition: str, record: Record, why: NotCarriedError) -> Sourc
     )
 
 
-def fenced_error(frame: FailFrame | RangeFail) -> FencedError:
+def fenced_error(fail: Fail) -> FencedError:
     """Return the error of a driver whose write the sink refused."""
     return FencedError(
-        f"the sink refused this driver's write: {frame.error.rstrip('.')}.",
+        f"the sink refused this driver's write: {fail.error.rstrip('.')}.",
         remedy="A newer driver of this job is running; let it continue.",
-        newest_epoch=frame.newest_epoch,
+        newest_epoch=fail.newest_epoch,
     )
 
 
-def fatal_error(bolt: str, frame: FailFrame | RangeFail) -> FlowctlError:
+def fatal_error(bolt: str, fail: Fail) -> FlowctlError:
     """Return the error for work that no bolt can do: it ends the run, and the next run begins with
     that work."""
-    problem, _, remedy = frame.error.partition("\n")
-    if isinstance(frame, RangeFail) and frame.is_read_error:
+    problem, _, remedy = fail.error.partition("\n")
+    if fail.is_read_error:
         return SourceError(f"{problem} (bolt {bolt})", remedy=remedy)
     field, _, problem = problem.partition(": ")
     return UnrunnableError(field, f"{problem} (bolt {bolt})", remedy=remedy)
 
 
-def gave_up_error(
-    gave_up: TupleGaveUp, frame: FailFrame | RangeFail | None
-) -> ProcessError | SourceError:
-    """Return the error that ends the run; ``frame`` is the last fail, if it was one."""
+def gave_up_error(gave_up: TupleGaveUp, fail: Fail | None) -> ProcessError | SourceError:
+    """Return the error that ends the run; ``fail`` is the last one, if that caused it."""
     bolts = ", ".join(gave_up.bolts)
-    if isinstance(frame, RangeFail) and frame.is_read_error:
+    if fail is not None and fail.is_read_error:
         return SourceError(
             f"{gave_up.partition} could not be read from {show(gave_up.first)} on, on {bolts},"
             f" {gave_up.attempts} times: {printable(gave_up.reason).rstrip('.')}.",
@@ -123,7 +113,7 @@ def gave_up_error(
             " them: flowctl run --dead-letters .flowctl/dead-letters, or"
             " dead_letter=flowctl_files.FileDeadLetter() in the job."
         )
-    traceback = f"\n{frame.traceback.rstrip()}\n" if frame and frame.traceback else ""
+    traceback = f"\n{fail.traceback.rstrip()}\n" if fail and fail.traceback else ""
     return ProcessError(
         f"{where} failed {counted(gave_up.attempts, 'time')}, on {bolts}:"
         # A single line: what follows the first line of a problem is its traceback.

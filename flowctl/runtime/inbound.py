@@ -1,40 +1,31 @@
-"""Translates messages from bolts into calls of the core."""
+"""Passes what bolts say on to the core, and what is meant for the run to the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from flowctl.core.driver import ProlongingCore
-from flowctl.core.joined import Beat
+from flowctl.core.messages import (
+    Ack,
+    Fail,
+    Heartbeat,
+    Progress,
+    RangeFail,
+    Revoked,
+    SettledAck,
+    SplitAnswer,
+)
 from flowctl.core.ranges.core import RangeCore
-from flowctl.core.records import Ack, AckOutcome, Rejected
-from flowctl.errors import InternalError, ProcessError
+from flowctl.core.records import AckOutcome
+from flowctl.errors import ProcessError
 from flowctl.prepared import prepare
 from flowctl.runtime.claims import Claims
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.faults import (
-    describe_fail,
-    fatal_error,
-    fenced_error,
-    gave_up_error,
-    target_down_error,
-)
+from flowctl.runtime.faults import fatal_error, fenced_error, gave_up_error, target_down_error
 from flowctl.runtime.notifier import ListenerNotifier
-from flowctl.runtime.range_inbound import RangeInbound
-from flowctl.wire.frames import (
-    AckFrame,
-    DetailedAckFrame,
-    Dying,
-    FailFrame,
-    Heartbeat,
-    RangeFail,
-    Reported,
-    Revoked,
-    SettledFrame,
-)
+from flowctl.wire.frames import Dying, ToSpout
 from flowctl.wire.server import Inbound, Joined, Left, Received
 
-prepare(Reported)
+prepare(ToSpout)
 
 
 class InboundHandler:
@@ -52,12 +43,6 @@ class InboundHandler:
         self._end_connection = end_connection
         self._claims = Claims(control.core)
         self._dying: dict[str, Dying] = {}  # bolts that said why they will leave
-        core = control.core
-        self._ranges = (
-            RangeInbound(control, core, notifier, self.check_gave_up)
-            if isinstance(core, RangeCore)
-            else None
-        )
 
     def take(self, item: Inbound, now_s: float) -> None:
         """A bolt connected, left or sent something."""
@@ -91,91 +76,64 @@ class InboundHandler:
         self._control.core.drop_peer(bolt, now_s=now_s, reason=breach)
         self.check_gave_up(None)
 
-    def _take_frame(self, bolt: str, epoch: int, frame: object, now_s: float) -> None:
+    def _take_frame(self, bolt: str, epoch: int, frame: ToSpout, now_s: float) -> None:
         core = self._control.core
-        if isinstance(frame, AckFrame):
+        if isinstance(frame, Ack):
             if self._notifier is not None:
                 self._notifier.acked(frame.tuple_id)
-            core.on_ack(self._ack_of(bolt, epoch, frame), now_s=now_s)
+            if isinstance(frame, SettledAck):
+                frame = self._claims.believed(bolt, frame)
+            core.on_ack(bolt, epoch, frame, now_s=now_s)
         elif isinstance(frame, Heartbeat):
-            # A piece of a range may be put back and begun again: its order says nothing.
-            begun = frame.begun if self._ranges is None else ()
-            arrived = frame.arrived if frame.arrived >= 0 else None
-            beat = Beat(frame.busy_slots, frame.queued, begun, arrived)
-            core.on_heartbeat(bolt, epoch, beat, now_s=now_s)
+            core.on_heartbeat(bolt, epoch, frame, now_s=now_s)
             self._control.long_calls.take(bolt, frame.calls, now_s)
             for told in frame.targets:
                 self._control.targets.take(told, now_s)
-            if frame.prolonged and isinstance(core, ProlongingCore):
-                core.on_prolonged(bolt, epoch, frame.prolonged, now_s=now_s)
-        elif isinstance(frame, FailFrame):
+        elif isinstance(frame, Fail | RangeFail):
             self._take_fail(bolt, epoch, frame, now_s)
         elif isinstance(frame, Revoked):
-            core.on_revoked(bolt, epoch, frame.tuple_ids, now_s=now_s)
+            core.on_revoked(bolt, epoch, frame, now_s=now_s)
         elif isinstance(frame, Dying):
             self._dying[bolt] = frame
             self._control.long_calls.left(bolt, is_stuck=frame.is_stuck)
-        elif self._ranges is None or not self._ranges.take(bolt, epoch, frame, now_s):
-            raise InternalError(f"no rule for a {type(frame).__name__} from bolt {bolt}.")
+        elif isinstance(core, RangeCore):  # otherwise it was a breach, or its epoch is over
+            self._take_of_range(core, bolt, epoch, frame, now_s)
 
-    def _ack_of(self, bolt: str, epoch: int, frame: AckFrame) -> Ack:
-        rejected: Sequence[Rejected] = ()
-        settlement, left_out = None, 0
-        if frame.__class__ is not AckFrame:  # seldom: something else was told as well
-            if isinstance(frame, SettledFrame):
-                settlement = self._claims.settlement(bolt, frame)
-            if isinstance(frame, DetailedAckFrame):
-                rejected, left_out = frame.rejected, frame.left_out
-        return Ack(
-            bolt=bolt,
-            epoch=epoch,
-            tuple_id=frame.tuple_id,
-            attempt=frame.attempt,
-            wait_s=frame.wait_s,
-            service_s=frame.service_s,
-            idle_total_s=frame.idle_total_s,
-            sink_s=frame.sink_s,
-            settlement=settlement,
-            rejected=rejected,
-            left_out=left_out,
+    def _take_of_range(
+        self, core: RangeCore, bolt: str, epoch: int, frame: Progress | SplitAnswer, now_s: float
+    ) -> None:
+        if isinstance(frame, SplitAnswer):
+            core.on_split(bolt, epoch, frame, now_s=now_s)
+            return
+        core.on_progress(bolt, epoch, frame, now_s=now_s)
+        is_held_up = self._control.saves_told.reported(
+            bolt, epoch, frame.tuple_id, is_awaited=frame.did.is_awaited
         )
+        if frame.did.is_urgent or is_held_up:
+            self._control.save_soon()
+        if self._notifier is not None and not core.attempts_of(bolt, frame.tuple_id):
+            self._notifier.acked(frame.tuple_id)
 
-    def _take_fail(self, bolt: str, epoch: int, frame: FailFrame, now_s: float) -> None:
-        control = self._control
-        control.long_calls.overdue += frame.is_overdue
-        if frame.fenced:
-            # Take it out of flight, or the end would wait for it.
-            control.core.on_fail(bolt, epoch, frame.tuple_id, reason=frame.error, now_s=now_s)
-            control.fail_soon(fenced_error(frame))
+    def _take_fail(self, bolt: str, epoch: int, said: Fail | RangeFail, now_s: float) -> None:
+        control, core = self._control, self._control.core
+        fail = said.fail if isinstance(said, RangeFail) else said
+        control.long_calls.overdue += fail.is_overdue
+        if fail.is_fenced or fail.is_fatal:
+            # Out of flight, or the end would wait for it.
+            if said is fail and fail.is_fenced:
+                core.on_fail(bolt, epoch, fail, now_s=now_s)
+            else:  # not by a fail: that could dead-letter good records
+                core.on_revoked(bolt, epoch, Revoked([fail.tuple_id]), now_s=now_s)
+            control.fail_soon(fenced_error(fail) if fail.is_fenced else fatal_error(bolt, fail))
             return
-        if frame.fatal:
-            # Out of flight, but not by a fail: that could dead-letter good records.
-            control.core.on_revoked(bolt, epoch, [frame.tuple_id], now_s=now_s)
-            control.fail_soon(fatal_error(bolt, frame))
-            return
-        reason = describe_fail(control.core.tuple_records(bolt, frame.tuple_id), frame)
-        if frame.refused:
-            control.core.on_refused(
-                bolt,
-                epoch,
-                frame.tuple_id,
-                reason=frame.error,
-                after_s=frame.after_s,
-                now_s=now_s,
-                record_index=frame.record_index,
-            )
-            return
-        outcome = control.core.on_fail(
-            bolt,
-            epoch,
-            frame.tuple_id,
-            reason=reason,
-            now_s=now_s,
-            record_index=frame.record_index,
-            is_data_error=frame.is_data_error,
-        )
+        if said is fail:
+            outcome = core.on_fail(bolt, epoch, fail, now_s=now_s)
+        elif isinstance(said, RangeFail) and isinstance(core, RangeCore):
+            outcome = core.on_range_fail(bolt, epoch, said, now_s=now_s)
+        else:
+            return  # it was a breach, or its epoch is over
         if outcome is AckOutcome.GAVE_UP:
-            self.check_gave_up(frame)
+            self.check_gave_up(fail)
 
     def check_target(self, now_s: float) -> None:
         """End the run if the target was down for ``retry.give_up_after_s``."""
@@ -184,8 +142,8 @@ class InboundHandler:
         if core.is_target_lost and down is not None and control.error is None:
             control.fail_soon(target_down_error(down, now_s))
 
-    def check_gave_up(self, frame: FailFrame | RangeFail | None) -> None:
-        """End the run if a tuple was given up; ``frame`` is the fail that caused it, if one did."""
+    def check_gave_up(self, fail: Fail | None) -> None:
+        """End the run if a tuple was given up; ``fail`` is what caused it, if something did."""
         gave_up = self._control.core.gave_up
         if gave_up is not None and not isinstance(self._control.error, ProcessError):
-            self._control.fail_soon(gave_up_error(gave_up, frame))
+            self._control.fail_soon(gave_up_error(gave_up, fail))

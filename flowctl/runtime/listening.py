@@ -16,8 +16,7 @@ from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl.runtime.run_plan import RunPlan
 from flowctl.wire.auth import KEY_BYTES
 from flowctl.wire.listener import needs_host
-from flowctl.wire.server import SpoutServer
-from flowctl.wire.terms import RunTerms
+from flowctl.wire.server import RunTerms, SpoutServer
 
 _LOOPBACK: Final = "127.0.0.1"
 

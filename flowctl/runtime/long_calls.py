@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowctl.core.messages import LongCall
 from flowctl.instrumentation.snapshot import LongCallView
-from flowctl.wire.frames import LongCall
 
 
 class LongCalls:

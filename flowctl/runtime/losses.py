@@ -11,8 +11,8 @@ import msgspec
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, RecordsRejected, TupleDeadLettered
 from flowctl.errors import ConfigError, InfrastructureError, TooManyLostError
+from flowctl.instrumentation.failure_groups import Reasons
 from flowctl.instrumentation.numbers import count, counted
-from flowctl.instrumentation.reasons import Reasons
 from flowctl.instrumentation.snapshot import Report
 from flowctl.instrumentation.summary import earlier_losses, losses
 from flowctl.ports import CountingDeadLetter, DeadLetter, RedrivableDeadLetter
@@ -100,13 +100,13 @@ class Losses:
         """
         if self._budget is None:
             return False
-        lost = _lost(counters) + (self._earlier(counters) if at_end else 0)
+        lost = counters.records_lost + (self._earlier(counters) if at_end else 0)
         done = self._records_before + counters.records_acked
         return self._budget.is_exceeded(lost, done, at_end=at_end)
 
     def _earlier(self, counters: Counters) -> int:
         """How many open letters were not written by this run."""
-        return max(0, self._letters_open - _lost(counters))
+        return max(0, self._letters_open - counters.records_lost)
 
     def enforce(self, control: RunControl) -> None:
         """Stop the run if too much was left out, even if no further loss reveals it.
@@ -191,10 +191,6 @@ class Losses:
             letters_open=self._letters_open,
             records_kept_nowhere=report.records_rejected if port is None else 0,
         )
-
-
-def _lost(counters: Counters) -> int:
-    return counters.records_rejected + counters.records_dead_lettered
 
 
 def stopped() -> TooManyLostError:

@@ -11,7 +11,8 @@ import msgspec
 
 from flowctl.config import Settings, settings_of
 from flowctl.core.driver import pump
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission
+from flowctl.core.messages import Ack, Emission, Fail
+from flowctl.core.records import AckOutcome, Checkpoint
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ConfigError, SourceError
 from flowctl.logs import ModuleLogger
@@ -228,13 +229,9 @@ class ManualSpout:
 
     def ack(self, emission: Emission) -> AckOutcome:
         """The emission was processed."""
-        ack = Ack(
-            bolt=emission.bolt,
-            epoch=_MANUAL_EPOCH,
-            tuple_id=emission.tuple_id,
-            attempt=emission.attempt,
-        )
-        outcome = self._opened().on_ack(ack, now_s=self._clock())
+        ack = Ack(emission.tuple_id, emission.attempt)
+        core, now_s = self._opened(), self._clock()
+        outcome = core.on_ack(emission.bolt, _MANUAL_EPOCH, ack, now_s=now_s)
         if self._notifier is not None:
             self._notifier.acked(emission.tuple_id)
             self._notifier.flush()
@@ -243,9 +240,8 @@ class ManualSpout:
     def fail(self, emission: Emission, *, reason: str = "failed") -> AckOutcome:
         """The emission failed: it is sent again after a back-off, to another bolt."""
         core, now_s = self._opened(), self._clock()
-        outcome = core.on_fail(
-            emission.bolt, _MANUAL_EPOCH, emission.tuple_id, reason=reason, now_s=now_s
-        )
+        fail = Fail(emission.tuple_id, emission.attempt, reason)
+        outcome = core.on_fail(emission.bolt, _MANUAL_EPOCH, fail, now_s=now_s)
         self._turn(core, now_s, emits_max=0)
         return outcome
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Literal, NamedTuple
+from copy import copy
+from typing import Literal
 
 import msgspec
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.counters import Counters
 from flowctl.core.driver import Measured, MeasuringCore
-from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged, TargetWentDown
+from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged
 from flowctl.core.letters import without_redrives
-from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.service import ServicePool
 from flowctl.core.state import Liveness
@@ -24,9 +24,9 @@ from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
     DearCall,
-    LongCallView,
     PartitionView,
     Report,
+    RunNumbers,
     Snapshot,
     TimesView,
     WaitReason,
@@ -60,23 +60,6 @@ def snapshot_pause_s(bolts: int) -> float:
     return min(bolts / _BOLTS_READ_PER_S, _PAUSE_MOST_S)
 
 
-class _Reading(NamedTuple):
-    """The core at one moment; records waiting in the buffer, and those done by earlier runs."""
-
-    counters: Counters
-    bolts: tuple[BoltView, ...]
-    buffered: int
-    skipped: int
-    partitions: Mapping[str, PartitionCheckpoint]
-    target_down: TargetWentDown | None
-    times: AckTimesView
-    measured: Measured | None = None
-    dear_call: DearCall | None = None
-    targets: tuple[TargetView, ...] = ()
-    batches_begun: int = 0
-    long_calls: tuple[LongCallView, ...] = ()
-
-
 class Meter:
     """Reads the core and computes rates, progress and ETA.  Used by one thread."""
 
@@ -101,7 +84,6 @@ class Meter:
         self._pools: dict[int, ServicePool] = {}
         self._dear_batches: DearCall | None = None
         self._sink_cap: int | None = None
-        self._in_flight_max = 0
 
     def begin(self) -> None:
         """The producer is open and nothing is read yet: progress counts from here."""
@@ -116,84 +98,64 @@ class Meter:
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
         control = self._control
-        reading = self._read()
-        counters, bolts, buffered, skipped, partitions, down, times = reading[:7]
-        now_s, done = control.clock(), control.records_before + counters.records_acked
-        progress = self._progress(reading)
+        seen, measured = self._read(phase, note)
+        now_s, done = control.clock(), control.records_before + seen.records_acked
+        progress = self._progress(seen, measured)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
         # If reads are saved at once, a kill reruns nothing (it loses it).
-        reruns_cumulative = max(0, counters.records_pending_now + done - control.saved_cumulative)
-        return Snapshot(
-            job=self._job,
+        reruns_cumulative = max(0, seen.records_pending_now + done - control.saved_cumulative)
+        return msgspec.structs.replace(
+            seen,
             elapsed_s=now_s - self._began_s,
-            phase=phase,
-            bolts=bolts,
             sink_cap=self._sink_cap,
-            partitions=_partition_views(partitions),
-            records_acked=counters.records_acked,
-            records_per_s=self._rate(now_s, counters),
-            records_buffered=buffered,
-            records_skipped=skipped,
-            tuples_acked=counters.tuples_acked,
-            tuples_expired=counters.expired,
-            tuples_moved=counters.moved,
+            records_per_s=self._rate(now_s, seen),
             progress=progress,
-            eta_s=self._outlook.eta_s(now_s, progress, bolts),
+            eta_s=self._outlook.eta_s(now_s, progress, seen.bolts),
             records_saved=control.records_saved,
-            kill_reruns=max(0, counters.records_pending_now + done - control.records_saved),
+            kill_reruns=max(0, seen.records_pending_now + done - control.records_saved),
             kill_reruns_cumulative_only=reruns_cumulative,
-            batches_begun=reading.batches_begun,
             store_survives=control.store_survives,
             waits=waits,
             held_up_by=held_up_by,
             held_up_share=held_up_share,
-            records_rejected=counters.records_rejected,
-            records_dead_lettered=counters.records_dead_lettered,
-            records_left_out=counters.records_left_out,
             store_away_s=_since(control.store_away_since_s, now_s),
-            target_down_s=None if down is None else now_s - down.at_s,
-            target_down_reason="" if down is None else down_reason(down),
-            note=note,
-            counters=counters,
-            times=times,
             checkpoint_age_s=_since(control.saved_until_s, now_s),
-            holes=sum(len(p.acked) for p in partitions.values()),
-            dear_call=reading.dear_call,
-            targets=reading.targets,
-            long_calls=reading.long_calls,
         )
 
-    def _read(self) -> _Reading:
-        """The core's numbers, all of one moment."""
+    def _read(self, phase: Phase, note: str) -> tuple[Snapshot, Measured | None]:
+        """What the core says, all of one moment; of the source, if it counts positions."""
         with self._control.lock:
-            core = self._control.core
-            counters = Counters(
-                **{f: getattr(core.counters, f) for f in Counters.__struct_fields__}
-            )
+            core, now_s = self._control.core, self._control.clock()
+            counters, down = copy(core.counters), core.target_down
             measured = core.measure() if isinstance(core, MeasuringCore) else None
-            buffered = core.intake.buffer.records
-            self._in_flight_max = counters.records_pending_max
             if measured is not None:
                 # Counted in positions, not records.  A kill repeats what was not saved, and the
                 # batches that are begun, whose records nobody here knows.
                 share = measured.records_per_position
-                self._in_flight_max = round(share * counters.records_pending_max)
-                counters.records_pending_now = buffered = 0
-            return _Reading(
-                counters,
-                self._bolts(core.bolts.values(), counters.records_acked),
-                buffered,
-                core.intake.skipped,
-                core.intake.overview(_PARTITIONS_SHOWN),
-                core.target_down,
-                self._times_of(core.bolts.values()),
-                measured,
-                self._dear_call(measured),
-                self._control.targets.views(self._control.clock()),
-                0 if measured is None else _batches_begun(core.bolts.values()),
-                self._control.long_calls.views(self._control.clock()),
+                counters.max_in_flight_records = round(share * counters.max_in_flight_records)
+                counters.records_pending_now = 0
+            down_s = None if down is None else now_s - down.at_s
+            counters.target_down_total_s += down_s or 0.0
+            seen = Snapshot(
+                **msgspec.structs.asdict(counters),
+                job=self._job,
+                elapsed_s=0.0,
+                phase=phase,
+                note=note,
+                bolts=self._bolts(core.bolts.values(), counters.records_acked),
+                records_buffered=core.intake.buffer.records if measured is None else 0,
+                records_skipped=core.intake.skipped,
+                partitions=_partition_views(core.intake.overview(_PARTITIONS_SHOWN)),
+                target_down_s=down_s,
+                target_down_reason="" if down is None else down_reason(down),
+                times=self._times_of(core.bolts.values()),
+                dear_call=self._dear_call(measured),
+                targets=self._control.targets.views(now_s),
+                batches_begun=0 if measured is None else _batches_begun(core.bolts.values()),
+                long_calls=self._control.long_calls.views(now_s),
             )
+            return seen, measured
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
         """Sums over the pools of all stages; a pool counts even when its bolts are gone."""
@@ -241,10 +203,9 @@ class Meter:
         self._next_read = (begin + _BOLTS_READ) % len(names)
         return frozenset((names + names)[begin : begin + _BOLTS_READ])
 
-    def _progress(self, reading: _Reading) -> float | None:
+    def _progress(self, seen: Snapshot, measured: Measured | None) -> float | None:
         """Fraction of the source that is acked: what is read, minus what is still under way."""
-        acked, measured = reading.counters.records_acked, reading.measured
-        unacked = reading.buffered + reading.counters.records_pending_now
+        acked, unacked = seen.records_acked, seen.records_buffered + seen.records_pending_now
         if measured is not None:
             return measured.done / measured.total if measured.total else self._progress_of_none()
         if not isinstance(self._producer, MeasuredProducer):
@@ -263,7 +224,7 @@ class Meter:
 
     def _rate(self, now_s: float, counters: Counters) -> float:
         rates, acked = self._rates, counters.records_acked
-        if not counters.emitted:  # until the first tuple, Spark may have started for a minute
+        if not counters.tuples_emitted:  # Spark may have started for a minute until then
             rates.clear()
             self._outlook = _Outlook()
         rates.append((now_s, acked))
@@ -289,56 +250,25 @@ class Meter:
             return WaitReason.NOTHING, 0.0
         return most, min(1.0, waited_s[most] / (now_s - since_s))
 
-    def _last_snapshot(self) -> Snapshot:
-        self._is_last = True
-        return self.snapshot("stopping", "")
-
     def report(self, outcome: Outcome, error: BaseException | None, saves: int) -> Report:
         """Return how the run ended."""
-        last = self._last_snapshot()
+        self._is_last = True
+        last = self.snapshot("stopping", "")
+        told = {name: getattr(last, name) for name in RunNumbers.__struct_fields__}
         # A dead letter that was redriven is one of the source's records already.
         before = without_redrives(self._restored).records
-        twice = _redriven(self._control.all_saved())
-        counters = self._control.core.counters
+        told["records_saved"] -= _redriven(self._control.all_saved())
+        told["records_per_s"] = last.records_acked / last.elapsed_s if last.elapsed_s > 0 else 0.0
         return Report(
-            job=self._job,
+            **told,
             outcome=outcome,
             error=without_secrets(str(error)) if error is not None else None,
-            elapsed_s=last.elapsed_s,
-            records_per_s=counters.records_acked / last.elapsed_s if last.elapsed_s > 0 else 0.0,
             resumed=bool(self._restored.partitions),
             resumed_records=before,
-            records_acked=counters.records_acked,
-            records_skipped=last.records_skipped,
-            records_total=before + counters.records_acked,
-            records_saved=self._control.records_saved - twice,
-            tuples_emitted=counters.emitted,
-            tuples_acked=counters.tuples_acked,
-            tuples_expired=counters.expired,
-            tuples_moved=counters.moved,
-            tuples_failed=counters.failed,
-            tuples_lost=counters.lost,
-            tuples_hedged=counters.hedged,
-            dear_call=last.dear_call,
+            records_total=before + last.records_acked,
             calls_overdue=self._control.long_calls.overdue,
-            long_calls=last.long_calls,
-            acks_late=counters.late,
-            acks_duplicate=counters.duplicate,
-            bolts=last.bolts,
-            bolts_lost=counters.bolts_lost,
-            peers_dropped=counters.peers_dropped,
             checkpoint_saves=saves,
             checkpoint_survives=self._control.store_survives,
-            tuples_dropped=counters.dropped,
-            records_dropped=counters.records_dropped,
-            tuples_dead_lettered=counters.dead_lettered,
-            records_dead_lettered=counters.records_dead_lettered,
-            records_rejected=counters.records_rejected,
-            records_left_out=counters.records_left_out,
-            calls_refused=counters.refused,
-            max_in_flight_records=self._in_flight_max,
-            waits=last.waits,
-            target_down_total_s=counters.target_down_s + (last.target_down_s or 0.0),
         )
 
 

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 
 from flowctl.core.events import FlowEvent, TupleCut, TupleDropped, TupleFailed, TupleGaveUp
-from flowctl.core.records import Checkpoint, Emission
+from flowctl.core.messages import Emission
+from flowctl.core.records import Checkpoint
 from flowctl.logs import ModuleLogger
 from flowctl.ports import SpoutListener
 

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from flowctl.core.ranges.messages import Receipts
 from flowctl.core.rangeset import RangeSet
-from flowctl.core.records import Checkpoint, Position
+from flowctl.core.records import Checkpoint, Position, Receipts
 from flowctl.errors import ConfigError, FencedError, InternalError
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.receipts import (

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Literal
 
 from flowctl.core.driver import MeasuringCore
+from flowctl.core.messages import End
 from flowctl.errors import FencedError, FlowctlError
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
@@ -31,7 +32,6 @@ from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Outlets, Sender
 from flowctl.runtime.sharing import Host
 from flowctl.threads import guarded
-from flowctl.wire.frames import End
 from flowctl.wire.server import Joined, SpoutServer
 
 _FIRST_RECORD_POLL_S = 0.01  # far below the start of any bolt
@@ -252,7 +252,7 @@ class Run:
         if self.control.stopping.is_set():
             return "stopping"
         core = self.control.core
-        if not core.counters.emitted:
+        if not core.counters.tuples_emitted:
             return "starting"  # also where the input is read to its end before Spark has started
         # What is read by reference is not at its end when all of it is listed, or at bolts.
         is_read = self.control.reader_done.is_set() and not isinstance(core, MeasuringCore)
@@ -385,7 +385,7 @@ class Run:
 
     def _send_end(self, bolt: str) -> None:
         if self._server is not None:
-            self._server.send(bolt, End())
+            self._server.send(bolt, End(bolt))
             self._server.close_bolt(bolt)
 
     def _drain_events(self, meter: Meter) -> None:

@@ -19,12 +19,10 @@ class Reports(NamedTuple):
 class SavesTold:
     """Not thread-safe: the caller holds the control's lock.
 
-    ``is_promised``: bolts are told which reports are saved, because saves follow soon.
     ``is_awaited``: some of the last reports asked for that.
     """
 
     def __init__(self) -> None:
-        self.is_promised: bool = False
         self.is_awaited: bool = False
         self._ranges: set[int] = set()  # that were reported on, and no save has begun since
         self._came: dict[str, Reports] = {}

@@ -15,12 +15,11 @@ from typing import NamedTuple
 from flowctl.config import WaitSettings
 from flowctl.core.driver import TellingCore, Turn, pump
 from flowctl.core.events import FlowEvent
+from flowctl.core.messages import Emission, End, Fail
 from flowctl.core.ranges.core import RangeCore
-from flowctl.core.ranges.messages import RangeEmission, SplitOrder
-from flowctl.core.records import Emission, LeaveOrder, RevokeOrder
 from flowctl.errors import FlowctlError, SourceError
 from flowctl.instrumentation.events import EventLogger
-from flowctl.instrumentation.light import light_logger
+from flowctl.instrumentation.logging import light_logger
 from flowctl.instrumentation.snapshot import WaitReason, Waits
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import DeadLetters
@@ -31,7 +30,7 @@ from flowctl.runtime.losses import Losses, is_loss, stopped
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.threads import GuardedThread
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
-from flowctl.wire.frames import End, RangeFrame, Revoke, Saved, SplitFrame, TupleFrame
+from flowctl.wire.frames import Saved
 from flowctl.wire.server import Inbound, SpoutServer
 
 # Emissions decided while the lock is held once: the first bolts should get work while the rest is
@@ -273,18 +272,16 @@ class Sender(GuardedThread):
 
     def _send(self, turn: Turn) -> None:
         """Encode and send.  A bolt that has just gone is reported by the next poll."""
-        send, tells_saved = self._server.send, self._control.saves_told.is_promised
+        send = self._server.send
         for e in turn.emissions:
             try:
-                send(e.bolt, _frame_of(e, tells_saved=tells_saved))
+                send(e.bolt, e)
             except SourceError as error:
                 self._refuse(e, error)
         for order in turn.orders:
-            if isinstance(order, LeaveOrder):
-                send(order.bolt, End())
+            send(order.bolt, order)
+            if isinstance(order, End):
                 self._server.close_bolt(order.bolt)
-            else:
-                send(order.bolt, _question(order))
         saved, self._saved = self._saved, []
         for bolt, told in saved:
             send(bolt, told)
@@ -319,34 +316,7 @@ class Sender(GuardedThread):
         control = self._control
         with control.lock:
             consumer = control.core.bolts[emission.bolt]
-            control.core.on_fail(
-                emission.bolt,
-                consumer.epoch,
-                emission.tuple_id,
-                reason=error.problem,
-                now_s=control.clock(),
-            )
+            fail = Fail(emission.tuple_id, emission.attempt, error.problem)
+            control.core.on_fail(emission.bolt, consumer.epoch, fail, now_s=control.clock())
             control.fail_soon(unsendable_error(emission.partition, emission.records, error))
         self._waits_for = WaitReason.NOTHING  # go on at once: the next turn deactivates
-
-
-def _frame_of(e: Emission, *, tells_saved: bool) -> TupleFrame | RangeFrame:
-    if e.__class__ is RangeEmission:
-        assert isinstance(e, RangeEmission)
-        return RangeFrame(
-            e.tuple_id,
-            e.attempt,
-            e.partition,
-            e.start,
-            e.stop,
-            e.identity,
-            e.acked_through,
-            tells_saved,
-        )
-    return TupleFrame(e.tuple_id, e.attempt, e.partition, e.acked_through, list(e.records))
-
-
-def _question(order: RevokeOrder) -> Revoke | SplitFrame:
-    if isinstance(order, SplitOrder):
-        return SplitFrame(order.tuple_id, order.request, order.keep)
-    return Revoke(order.tuple_ids)

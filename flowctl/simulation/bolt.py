@@ -10,8 +10,7 @@ import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from flowctl.core.joined import Beat
-from flowctl.core.records import Ack
+from flowctl.core.messages import Ack, Heartbeat, Revoked
 from flowctl.simulation.bolt_queue import BoltQueue
 from flowctl.simulation.loop import Handler
 from flowctl.simulation.machine import Machine
@@ -34,7 +33,7 @@ class SimBolt:
         self.is_dead: bool = False
         self._world = world
         self._loop = world.loop
-        self._tally = world.tally
+        self._work_done = world.work_done
         self._machine = machine
         self._profile = machine.profile
         self._frozen = machine.frozen
@@ -101,8 +100,8 @@ class SimBolt:
             return
         given = self._queue_of(spout).give_back(at_s, spout, tuple_ids)
         for sending in given:
-            self._tally.waited_s += at_s - sending.received_at_s
-        said = (self.epoch, [sending.tuple_id for sending in given])
+            self._work_done.waited_s += at_s - sending.received_at_s
+        said = (self.epoch, Revoked([sending.tuple_id for sending in given]))
         for peer, back in self._links:
             if peer.index == spout:
                 back.send(at_s, peer.on_revoked, self, said)
@@ -119,7 +118,7 @@ class SimBolt:
             return
         self._busy += 1
         sending = min(waiting, key=lambda queue: queue.claim).begin(at_s)
-        self._tally.waited_s += at_s - sending.received_at_s
+        self._work_done.waited_s += at_s - sending.received_at_s
         work_s = self._world.cost_s(sending)
         self._loop.at(self._profile.finish(at_s, work_s), self._on_serviced, sending)
 
@@ -138,19 +137,17 @@ class SimBolt:
         sending.ended_at_s = at_s
         self._queue_of(sending.spout).end(at_s, sending)
         self._busy -= 1
-        self._tally.completed(self.index, sending, at_s)
+        self._work_done.completed(self.index, sending, at_s)
         ack = Ack(
-            bolt=self.name,
-            epoch=sending.epoch,
-            tuple_id=sending.tuple_id,
-            attempt=sending.attempt,
+            sending.tuple_id,
+            sending.attempt,
             wait_s=turn_at_s - sending.received_at_s,
             service_s=at_s - turn_at_s,
             idle_total_s=sending.idle_total_s,
             sink_s=at_s - sending.entered_sink_at_s if self._world.sink else None,
         )
         if not self._telemetry:
-            ack = Ack(bolt=ack.bolt, epoch=ack.epoch, tuple_id=ack.tuple_id, attempt=ack.attempt)
+            ack = Ack(sending.tuple_id, sending.attempt)
         if self._flush_s:
             self._hold(at_s, sending, ack)
         else:
@@ -202,7 +199,7 @@ class SimBolt:
             told = begun if self._slots > 1 else ()
             # A bolt can't count what the link loses.  A real connection loses nothing.
             arrived = None if self._machine.loss else self._arrived[spout.index]
-            beat = Beat(len(begun), queued, told, arrived)
+            beat = Heartbeat(len(begun), queued, told, arrived)
             back.send(at_s, spout.on_beat, self, (epoch, beat))
 
     # -- life and death ------------------------------------------------------------------
@@ -218,9 +215,9 @@ class SimBolt:
         """Drop all it holds; what was begun was in vain."""
         for queue in self._queues:
             for sending in queue.waiting:
-                self._tally.waited_s += at_s - sending.received_at_s
+                self._work_done.waited_s += at_s - sending.received_at_s
             for sending in queue.running:
-                self._tally.aborted(self.index, sending, at_s)
+                self._work_done.aborted(self.index, sending, at_s)
             queue.clear(at_s)
         self._busy = 0
         self._inbox.clear()

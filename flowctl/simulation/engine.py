@@ -78,7 +78,7 @@ class Simulation:
         self.seed = seed
         self.settings: Settings = settings_for(scenario, settings)
         self.loop: EventLoop = EventLoop()
-        self.tally: measure.Tally = measure.Tally()
+        self.work_done: measure.WorkDone = measure.WorkDone()
         self.log: list[tuple[Any, ...]] | None = [] if keep_log else None
         self.arrivals: list[float] | None = arrivals_s(scenario)
         self.machines: list[Machine] = [
@@ -156,12 +156,12 @@ class Simulation:
         return self.loop.now_s
 
     def _outcome(self, policy: str, oracle: Oracle, spent_s: float) -> Outcome:
-        scenario, tally, now_s = self.scenario, self.tally, self._ended_at_s
+        scenario, done, now_s = self.scenario, self.work_done, self._ended_at_s
         ratios = sorted(ratio for spout in self.spouts for ratio in spout.ratios)
-        use = measure.Use(self.machines, tally.work, slots=scenario.slots)
+        use = measure.Use(self.machines, done.work, slots=scenario.slots)
         lag = max(spout.lag_max for spout in self.spouts)
         speed = scenario.speed_total / scenario.tuple_mean_s  # tuples a second
-        tuples = sum(spout.core.counters.acked for spout in self.spouts)
+        tuples = sum(spout.core.counters.tuples_acked for spout in self.spouts)
         return Outcome(
             scenario=scenario.name,
             policy=policy,
@@ -170,11 +170,11 @@ class Simulation:
             makespan_s=now_s,
             bound_s=oracle.bound_s,
             efficiency=self._efficiency(oracle, use),
-            queued=tally.waited_s / now_s / scenario.bolts,
+            queued=done.waited_s / now_s / scenario.bolts,
             r50=measure.quantile(ratios, 0.50),
             r99=measure.quantile(ratios, 0.99),
-            duplicates=tally.repeated / max(1, tally.first),
-            wasted=use.total(tally.wasted) / max(1e-9, use.total(tally.work)),
+            duplicates=done.repeated / max(1, done.first),
+            wasted=use.total(done.wasted) / max(1e-9, use.total(done.work)),
             lag_records=lag,
             lag_s=lag / scenario.records_mean / speed,
             tuples=tuples,
@@ -209,7 +209,7 @@ class Simulation:
         """Records that the checkpoint calls done and no bolt has done, or that never came."""
         lost = 0
         for spout in self.spouts:
-            done = self.tally.records.get(spout.index, 0)
+            done = self.work_done.records.get(spout.index, 0)
             lost += max(0, spout.core.checkpoint().records - done)
             if spout.is_done and spout.workload.records is not None:
                 lost += spout.workload.records - spout.core.checkpoint().records

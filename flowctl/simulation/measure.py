@@ -14,7 +14,7 @@ Interval: TypeAlias = tuple[int, float, float]  # a slot of this bolt was taken 
 _STEPS = 10  # a trailing window moves by a tenth of itself
 
 
-class Tally:
+class WorkDone:
     """Counts over all bolts."""
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ class Sending:
     __slots__ = (
         "attempt",
         "began_at_s",
+        "bolt",
         "count",
         "ended_at_s",
         "entered_sink_at_s",
@@ -41,6 +42,7 @@ class Sending:
         self.attempt: int = attempt
         self.first: int = first  # its first record
         self.count: int = count
+        self.bolt: str = ""
         self.epoch: int = 0  # of the connection that it was sent on
         self.sent_at_s: float = 0.0
         self.received_at_s: float = 0.0

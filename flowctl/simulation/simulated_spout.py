@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from flowctl.core.driver import pump
 from flowctl.core.events import FlowEvent, WindowChanged
-from flowctl.core.joined import Beat
-from flowctl.core.records import Ack, AckOutcome, RevokeOrder
+from flowctl.core.messages import Ack, Heartbeat, Revoke, Revoked
+from flowctl.core.records import AckOutcome
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import InternalError
 from flowctl.simulation.bolt import SimBolt
@@ -107,9 +107,10 @@ class SimSpout:
         self._pump(at_s)
 
     def _take_ack(self, at_s: float, ack: Ack, sending: Sending) -> None:
-        outcome = self.core.on_ack(ack, now_s=at_s)
+        outcome = self.core.on_ack(sending.bolt, sending.epoch, ack, now_s=at_s)
         if self._world.log is not None:
-            self._world.log.append((at_s, self.index, "ack", ack, outcome.value))
+            said = (sending.bolt, ack, outcome.value, sending.epoch)
+            self._world.log.append((at_s, self.index, "ack", *said))
         if outcome is AckOutcome.ACKED or outcome is AckOutcome.LATE:
             no_load_s = self._world.no_load_net_s + sending.alone_s
             self.ratios.append((at_s - sending.sent_at_s) / no_load_s)
@@ -124,16 +125,16 @@ class SimSpout:
         lag = self.acked_high - ledger.cumulative_seq
         self.lag_max = max(self.lag_max, lag)
 
-    def _take_beat(self, at_s: float, bolt: SimBolt, said: tuple[int, Beat]) -> None:
+    def _take_beat(self, at_s: float, bolt: SimBolt, said: tuple[int, Heartbeat]) -> None:
         epoch, beat = said
         self.core.on_heartbeat(bolt.name, epoch, beat, now_s=at_s)
         self._pump(at_s)
 
-    def _take_revoked(self, at_s: float, bolt: SimBolt, said: tuple[int, list[int]]) -> None:
-        epoch, tuple_ids = said
-        self.core.on_revoked(bolt.name, epoch, tuple_ids, now_s=at_s)
+    def _take_revoked(self, at_s: float, bolt: SimBolt, said: tuple[int, Revoked]) -> None:
+        epoch, given = said
+        self.core.on_revoked(bolt.name, epoch, given, now_s=at_s)
         if self._world.log is not None:
-            self._world.log.append((at_s, self.index, "revoked", bolt.name, tuple_ids))
+            self._world.log.append((at_s, self.index, "revoked", bolt.name, given.tuple_ids))
         self._pump(at_s)
 
     def _take_joined(self, at_s: float, bolt: SimBolt, epoch: int) -> None:
@@ -200,7 +201,7 @@ class SimSpout:
         sending = Sending(
             self.index, emission.tuple_id, emission.attempt, records[0].position, len(records)
         )
-        sending.epoch = self.core.bolts[emission.bolt].epoch
+        sending.bolt, sending.epoch = emission.bolt, self.core.bolts[emission.bolt].epoch
         sending.sent_at_s = at_s
         if self._world.log is not None:
             self._world.log.append(
@@ -210,7 +211,7 @@ class SimSpout:
         channel.send(passed_s, bolt.on_tuple, sending)
 
     def _obey(self, order: object, at_s: float) -> None:
-        if not isinstance(order, RevokeOrder):
+        if not isinstance(order, Revoke):
             raise InternalError(f"no rule for a {type(order).__name__}.")
         bolt, channel = self._out[order.bolt]
         consumer = self.core.bolts.get(order.bolt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowctl.core.pacing.leases import Claim, Reply, Report, Sums, Table
+from flowctl.core.pacing.leases import Claim, Reply, Sums, Table, WorkerReport
 from flowctl.errors import InfrastructureError
 
 _LEADER_S = 1.0  # as in pace.lua
@@ -50,7 +50,7 @@ class Place:
         self._leader: str | None = None
         self._leader_until_s = 0.0
 
-    def exchange(self, report: Report) -> Reply:
+    def exchange(self, report: WorkerReport) -> Reply:
         """See ``pace.lua``, whose steps these are."""
         if self.is_away:
             raise InfrastructureError("the simulated server is away.", remedy="Wait.")
@@ -68,7 +68,7 @@ class Place:
         workers = len(self.entries)
         return Reply(now_s, self.limit, permits, rate, workers, budget, table, self.reason)
 
-    def _decide(self, report: Report) -> None:
+    def _decide(self, report: WorkerReport) -> None:
         decision = report.decision
         if decision is not None and self._leader == report.claim.worker:
             self.limit, self.reason = decision.limit, decision.reason
@@ -78,12 +78,12 @@ class Place:
         if self.limit is None:
             self.limit = report.known_limit
 
-    def _add(self, report: Report) -> None:
+    def _add(self, report: WorkerReport) -> None:
         job = report.claim.job
         self.total = self.total.plus(report.done)
         self.jobs[job] = self.jobs.get(job, Sums()).plus(report.done)
 
-    def _lease(self, report: Report, now_s: float, budget: float) -> tuple[int, float]:
+    def _lease(self, report: WorkerReport, now_s: float, budget: float) -> tuple[int, float]:
         claim, limit = report.claim, self.limit or 0
         mine = self.entries.pop(claim.worker, None)
         if mine is not None:

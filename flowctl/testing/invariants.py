@@ -19,7 +19,7 @@ from flowctl.errors import InternalError
 def check(core: SpoutCore) -> None:
     """Raise :class:`InternalError` if the core contradicts itself."""
     check_tuples(core)
-    _require(core.counters.late <= core.counters.acked, "more late acks than acks")
+    _require(core.counters.acks_late <= core.counters.tuples_acked, "more late acks than acks")
     _check_intake(core)
 
 
@@ -64,14 +64,20 @@ def _check_counters(core: KeepingCore) -> None:
     counters, pending = core.counters, core.book.pending.values()
     records = sum(len(flow_tuple.cut.records) for flow_tuple in pending)
     _require(counters.records_pending_now == records, "records_pending_now is off")
-    _require(counters.records_pending_max >= records, "records_pending_max is off")
+    _require(counters.max_in_flight_records >= records, "max_in_flight_records is off")
     _require(
-        counters.acked + counters.dropped + counters.handed_over + counters.cut + len(pending)
+        counters.tuples_acked
+        + counters.records_rejected_kept
+        + counters.tuples_dropped
+        + counters.tuples_handed_over
+        + counters.tuples_cut
+        + len(pending)
         == core.book.ids.last,
         "a tuple is neither acked nor pending",
     )
     _require(
-        counters.emitted == core.book.ids.last - counters.pieces + counters.moved + counters.hedged,
+        counters.tuples_emitted
+        == core.book.ids.last - counters.pieces + counters.tuples_moved + counters.tuples_hedged,
         "emitted is off",
     )
 

@@ -13,8 +13,9 @@ from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.letters import REJECTED_PREFIX
+from flowctl.core.messages import Emission
 from flowctl.core.positions import encode
-from flowctl.core.records import Checkpoint, Emission, Position, Record, Span
+from flowctl.core.records import Checkpoint, Position, Record, Span
 from flowctl.errors import ConfigError
 from flowctl.failure.classify import RefusalRule
 from flowctl.instrumentation.snapshot import Report

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowctl.instrumentation.hooks import TaskHook
-    from flowctl.instrumentation.ticks import Point, TaskInfo
+    from flowctl.instrumentation.task_metrics import Point, TaskInfo
     from flowctl.topology.figures import TopologyReport
     from flowctl.topology.hub.news import RootEnd
     from flowctl.topology.local_stages import LocalStages, Stages
@@ -44,11 +44,11 @@ _ELSEWHERE = {
     "LocalStages": ".local_stages",
     "ManualBolt": ".worker.tasks",
     "ManualCollector": ".worker.inputs",
-    "Point": "flowctl.instrumentation.ticks",
+    "Point": "flowctl.instrumentation.task_metrics",
     "RootEnd": ".hub.news",
     "Stages": ".local_stages",
     "TaskHook": "flowctl.instrumentation.hooks",
-    "TaskInfo": "flowctl.instrumentation.ticks",
+    "TaskInfo": "flowctl.instrumentation.task_metrics",
     "Topology": ".topology",
     "TopologyJob": ".topology_job",
     "TopologyReport": ".figures",

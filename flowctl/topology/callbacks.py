@@ -13,11 +13,10 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from flowctl.config import MetricsSettings
 from flowctl.core.trees.settlement import DEFAULT_STREAM, Watched
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.error_reports import ErrorReporter
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.hooks import EmitInfo, Hooks, SpoutAckInfo, SpoutFailInfo
 from flowctl.instrumentation.logging import get_logger
-from flowctl.instrumentation.ticks import Point, TaskInfo
+from flowctl.instrumentation.task_metrics import ErrorReporter, Point, TaskInfo
 from flowctl.threads import OnDeath, guarded
 from flowctl.topology.figures import TaskErrors
 from flowctl.topology.hub.news import RootEnd

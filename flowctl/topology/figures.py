@@ -55,7 +55,7 @@ class TaskErrors(msgspec.Struct, frozen=True, kw_only=True):
     latest: tuple[str, ...]
 
 
-class TopologyReport(Report, frozen=True, kw_only=True):
+class TopologyReport(Report, frozen=True, kw_only=True):  # type: ignore[misc]
     """As :class:`Report`, where records are roots and tuples those of all stages."""
 
     stages: tuple[StageFigures, ...] = ()

@@ -14,8 +14,14 @@ from flowctl.config import MetricsSettings
 from flowctl.core.trees.settlement import DEFAULT_STREAM, Watched
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.logging import get_logger
-from flowctl.instrumentation.task_metrics import BoltMetrics, SpoutMetrics
-from flowctl.instrumentation.ticks import MetricRegistry, Point, TaskInfo, TickSchedule
+from flowctl.instrumentation.task_metrics import (
+    BoltMetrics,
+    MetricRegistry,
+    Point,
+    SpoutMetrics,
+    TaskInfo,
+    TickSchedule,
+)
 from flowctl.topology.hub.news import RootEnd
 from flowctl.topology.plan import task_of
 

@@ -16,8 +16,8 @@ from flowctl.config import Settings
 from flowctl.core.records import Checkpoint
 from flowctl.core.trees.anchors import NextId
 from flowctl.errors import FlowctlError, without_secrets
-from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.snapshot import Report
+from flowctl.instrumentation.task_metrics import EvenSampler
 from flowctl.ports import (
     BoltNotice,
     Bolts,

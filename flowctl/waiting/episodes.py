@@ -10,7 +10,7 @@ import logging
 from typing import Any, Final
 
 from flowctl.instrumentation.events import EventLogger
-from flowctl.instrumentation.light import light_logger
+from flowctl.instrumentation.logging import light_logger
 
 # A loop with full windows waits for milliseconds many times a second, which is detail.  A wait
 # longer than this may interest a person, and can't occur more often.

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from flowctl.errors import SourceError, WireError
-from flowctl.wire.refusals import CARRIED
+from flowctl.wire.not_encodable import CARRIED
 from flowctl.wire.values import enc_hook, unpack_hook
 
 LENGTH: Final = struct.Struct(">I")

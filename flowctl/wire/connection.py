@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
-from flowctl.wire.frames import Reported, ToSpout
+from flowctl.wire.frames import ToSpout
 from flowctl.wire.stream import Stream
 from flowctl.wire.values import keep_hook
 
@@ -28,7 +28,7 @@ class Connection:
         self.stream: Stream = stream
         # No Hello here: a second one breaks the protocol like any unknown frame.
         decoder = decoder_of(
-            Reported,
+            ToSpout,
             keep_hook,  # what a topology's bolt emits is passed on to others
         )
         self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)

@@ -12,26 +12,20 @@ import math
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from flowctl.config import ListenSettings
+from flowctl.config import ListenSettings, WaitSettings
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.wire import listener, reach
 from flowctl.wire.accept_gate import AcceptGate
 from flowctl.wire.connection import Connection
-from flowctl.wire.frames import (
-    PROTOCOL_VERSION,
-    ToBolt,
-    ToSpout,
-    Welcome,
-)
+from flowctl.wire.frames import PROTOCOL_VERSION, ToBolt, ToSpout, Welcome
 from flowctl.wire.handshake import AuthenticatedPeer
 from flowctl.wire.handshake_pool import HandshakePool
 from flowctl.wire.pending_handshakes import PendingPeer
 from flowctl.wire.stream import stream_of
-from flowctl.wire.terms import RunTerms
 
 # Some thousand acks, or four records of 64 KB: more than arrives between two polls.
 _RECEIVE_BYTES: Final = 256 << 10
@@ -46,6 +40,21 @@ _WAKES: Final = 64  # one byte each, and rarely more than one
 # as many as that the rest waited for a second send (1,000 bolts: .122 sends a tuple, now .086).
 _FRAMES_PER_POLL: Final = 192
 _FRAMES_PER_PENDING: Final = 8  # a proof and a Hello take as long as so many acks
+
+
+class RunTerms(NamedTuple):
+    """What the bolts of one run learn when they connect, and which bolts are accepted.
+
+    ``key`` proves that a bolt belongs to the run; ``expected`` are the names of its bolts (None:
+    any name).  A bolt sends a heartbeat every ``heartbeat_s`` and waits as ``wait`` says.
+    """
+
+    job: str
+    job_epoch: int
+    key: bytes
+    heartbeat_s: float
+    wait: WaitSettings = WaitSettings()
+    expected: Container[str] | None = None
 
 
 class Joined(NamedTuple):

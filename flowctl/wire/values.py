@@ -16,17 +16,17 @@ import decimal
 import uuid
 import zoneinfo
 from collections.abc import Callable, Sequence
+from operator import countOf
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from flowctl.core.buffer import size_of, sizes_of
 from flowctl.core.carried import CarriedEmitted, CarriedRecord, Packed
-from flowctl.core.records import NOTHING, Record
+from flowctl.core.records import NOTHING, Fields, Record
 from flowctl.core.trees.settlement import Emitted
 from flowctl.errors import WireError
-from flowctl.wire.plain import DEPTH_MAX, SCALARS, are_plain
-from flowctl.wire.refusals import NotCarriedError, name_of, refused, short, shown
+from flowctl.wire.not_encodable import NotCarriedError, name_of, refused, short, shown
 
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1  # the range of msgpack
 _NOT_ENCODED = (TypeError, OverflowError, ValueError, RecursionError)
@@ -47,6 +47,14 @@ _TIMEDELTA: Final = 12
 
 _Ext = msgspec.msgpack.Ext
 _encode = msgspec.msgpack.Encoder().encode
+# Values nested deeper than this are refused: both ends must be able to walk through them within
+# Python's limit of 1,000 calls, and a level may take three.
+_DEPTH_MAX: Final = 100
+_SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
+# From this length on, C code checks a list of one type faster than a loop does (measured).
+_LONG_LIST: Final = 8
+_DICTS: Final[frozenset[type]] = frozenset((dict, Fields))
+_PLAIN: Final = _SCALARS | _DICTS | {list}
 
 
 # -- what others use ---------------------------------------------------------------------------
@@ -83,7 +91,7 @@ def carry(value: Any) -> Any:
         _encode(value)  # first: it fails if a list contains itself
     except _NOT_ENCODED:
         return _packed(value)
-    return value if are_plain((value,)) else _packed(value)
+    return value if _are_plain((value,)) else _packed(value)
 
 
 def carry_emits(emits: list[Emitted], start: int) -> None:
@@ -125,7 +133,7 @@ def carry_records(records: Sequence[Record]) -> Carried:
             _encode([value for value in values if value.__class__ is int])
     except _NOT_ENCODED:
         return _carry_one_by_one(records)
-    if kinds <= _FLAT or are_plain([value for value in values if value is not NOTHING]):
+    if kinds <= _FLAT or _are_plain([value for value in values if value is not NOTHING]):
         return Carried(records, sizes)
     return _carry_one_by_one(records)
 
@@ -179,6 +187,56 @@ def _unpacked(code: int, data: memoryview) -> Packed:
         raise ValueError(f"a value can't be read: {_why(error)}") from None
 
 
+# -- is msgpack enough, checked as fast as Python can --------------------------------------------
+
+
+def _are_plain(values: Sequence[Any]) -> bool:
+    """Whether msgpack carries all of ``values`` exactly; level by level, as calls cost most.
+
+    They have been encoded before, so none of them contains itself.
+    """
+    level = values
+    for _ in range(_DEPTH_MAX):
+        kinds = set(map(type, level))
+        if not kinds <= _PLAIN:
+            return False
+        below: list[Any] = []
+        if not _DICTS.isdisjoint(kinds) and not _look_into_dicts(level, below):
+            return False
+        if list in kinds:
+            _look_into_lists(level, below)
+        if not below:
+            return True
+        level = below
+    return False
+
+
+def _look_into_dicts(level: Sequence[Any], below: list[Any]) -> bool:
+    """Put everything but scalars into ``below``; False for keys that are not text."""
+    scalars, push = _SCALARS, below.append  # this runs for every part of every dict that is read
+    for value in level:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if key.__class__ is not str:
+                    return False
+                if item.__class__ not in scalars:
+                    push(item)
+    return True
+
+
+def _look_into_lists(level: Sequence[Any], below: list[Any]) -> None:
+    """As :func:`_look_into_dicts`."""
+    scalars, push = _SCALARS, below.append
+    for value in level:
+        if value.__class__ is list:
+            first = value[0].__class__ if len(value) >= _LONG_LIST else None
+            if first in scalars and countOf(map(type, value), first) == len(value):
+                continue
+            for item in value:
+                if item.__class__ not in scalars:
+                    push(item)
+
+
 # -- looking through, with names -------------------------------------------------------------
 
 
@@ -201,13 +259,13 @@ class _Walk:
             self.is_plain = False
             size = (value.bit_length() + 8) // 8  # plus one bit for the sign
             return _Ext(_INT, value.to_bytes(size, "big", signed=True))
-        if kind in SCALARS:
+        if kind in _SCALARS:
             return value
         if kind not in _CONTAINERS:
             raise refused(value, where)
-        if depth >= DEPTH_MAX:
-            raise NotCarriedError(f"{short(where)} is nested deeper than {DEPTH_MAX}.")
-        if kind is dict:
+        if depth >= _DEPTH_MAX:
+            raise NotCarriedError(f"{short(where)} is nested deeper than {_DEPTH_MAX}.")
+        if kind in _DICTS:
             return self._dict(value, where, depth + 1)
         if kind in (set, frozenset):
             return self._set(value, where, depth + 1)
@@ -225,7 +283,7 @@ class _Walk:
             )
             for key, item in value.items()
         ]
-        if all(type(key) in SCALARS for key, _ in items):
+        if all(type(key) in _SCALARS for key, _ in items):
             return dict(items)
         self.is_plain = False
         return _Ext(_DICT, _encode([part for item in items for part in item]))
@@ -346,10 +404,10 @@ def _unwrap(code: int, data: memoryview) -> Any:
 _decode = msgspec.msgpack.Decoder(ext_hook=_unwrap).decode
 # KeyError: an unknown code or time zone; ArithmeticError: Decimal's own.
 _NOT_DECODED = (msgspec.MsgspecError, LookupError, ArithmeticError, *_NOT_ENCODED)
-_CONTAINED: Final = frozenset({dict, list})
+_CONTAINED: Final = _DICTS | {list}
 _TEXTS: Final = ({str}, {bytes})
-_FLAT: Final = SCALARS | {type(NOTHING)}
-_CONTAINERS: Final = frozenset({dict, list, tuple, set, frozenset})
+_FLAT: Final = _SCALARS | {type(NOTHING)}
+_CONTAINERS: Final = _DICTS | {list, tuple, set, frozenset}
 _WRAPS: Final[dict[type, Callable[[Any, str], Any]]] = {
     decimal.Decimal: _wrap_decimal,
     uuid.UUID: _wrap_uuid,

@@ -29,7 +29,7 @@ from tests.benchmarks.control_child import Child
 
 _RECEIVE_BYTES: Final = 256 << 10
 _PROOF_SIZE: Final = len(MAGIC) + NONCE_BYTES + PROOF_BYTES  # before the first frame, each way
-_TUPLE_TAG: Final = 3  # of a TupleFrame
+_TUPLE_TAG: Final = 3  # of an Emission
 _SLEEP_MAX_S: Final = 1.0  # with nothing to do; any number
 
 

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from flowctl.core.driver import pump
 from flowctl.core.ledger import PartitionLedger
-from flowctl.core.records import Ack, Emission, Record
+from flowctl.core.messages import Ack, Emission
+from flowctl.core.records import Record
 from flowctl.core.settings import CoreSettings, TupleSettings
 from flowctl.core.spout import SpoutCore
 
@@ -90,7 +91,8 @@ class _Load:
             in_flight.extend(pump(core, now_s, emits_max=emits_max).emissions)
             batch = min(_BATCH, len(in_flight))
             for _ in range(batch):
-                core.on_ack(_ack_of(in_flight.popleft()), now_s=now_s)
+                emission = in_flight.popleft()
+                core.on_ack(emission.bolt, 1, _ack_of(emission), now_s=now_s)
             self.acked += batch
 
     def _offer(self, now_s: float) -> None:
@@ -122,15 +124,7 @@ def plain_cost() -> float:
 
 
 def _ack_of(emission: Emission) -> Ack:
-    return Ack(
-        bolt=emission.bolt,
-        epoch=1,
-        tuple_id=emission.tuple_id,
-        attempt=emission.attempt,
-        wait_s=0.0001,
-        service_s=0.001,
-        idle_total_s=0.0,
-    )
+    return Ack(emission.tuple_id, emission.attempt, 0.0001, 0.001, 0.0)
 
 
 def ledger_bytes(acks: int, *, hole_every: int) -> int:

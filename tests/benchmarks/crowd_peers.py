@@ -17,19 +17,12 @@ from typing import Any, Final
 
 import msgspec
 
+from flowctl.core.messages import Ack, Emission, End, Heartbeat, Revoke, Revoked
 from flowctl.core.retry import CONNECT
 from flowctl.ports import Endpoint
 from flowctl.wire import auth
 from flowctl.wire.codec import LENGTH, FrameReader, decoder_of
-from flowctl.wire.frames import (
-    AckFrame,
-    End,
-    Heartbeat,
-    Revoke,
-    Revoked,
-    TupleFrame,
-    Welcome,
-)
+from flowctl.wire.frames import Welcome
 from flowctl.wire.handshake import hello_of
 
 _SERVICE_S: Final = 1e-6
@@ -64,7 +57,7 @@ class _Peer:
         self.sock.send(auth.MAGIC + self._nonce)
         self._answer = b""
         self._unsent = bytearray()
-        decoder = decoder_of(Welcome | TupleFrame | Revoke | End)
+        decoder = decoder_of(Welcome | Emission | Revoke | End)
         self._reader: FrameReader[Any] = FrameReader(decoder, endpoint.frame_bytes_max)
         self.sock.setblocking(False)
 
@@ -84,8 +77,8 @@ class _Peer:
             return True
         answers = bytearray()
         for frame in self._reader.feed(data):
-            if isinstance(frame, TupleFrame):
-                ack = AckFrame(frame.tuple_id, frame.attempt, 0.0, _SERVICE_S, 0.0)
+            if isinstance(frame, Emission):
+                ack = Ack(frame.tuple_id, frame.attempt, 0.0, _SERVICE_S, 0.0)
                 answers += _framed(ack)
             elif isinstance(frame, Welcome):
                 self.is_in = True

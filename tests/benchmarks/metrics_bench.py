@@ -32,9 +32,9 @@ import msgspec
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import MetricsSettings, Settings
 from flowctl.instrumentation import metrics_server
-from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.metrics_server import MetricsServer, Scraped
 from flowctl.instrumentation.snapshot import Snapshot
+from flowctl.instrumentation.views import BaseView
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.benchmarks.parts import MemoryProducer, machine

@@ -7,7 +7,8 @@ from collections import deque
 
 from flowctl.config import Settings
 from flowctl.core.driver import pump
-from flowctl.core.records import Ack, Emission, Record
+from flowctl.core.messages import Emission, SettledAck
+from flowctl.core.records import Record
 from flowctl.core.trees.settlement import Emitted, Settlement
 from flowctl.topology.hub.core import HubPlan, TopologyCore
 from flowctl.topology.hub.roots import TreeRules
@@ -37,18 +38,11 @@ def _chain(hops: int) -> list[StagePlan]:
     ]
 
 
-def _ack_of(emission: Emission, is_last: bool) -> Ack:
+def _ack_of(emission: Emission, is_last: bool) -> SettledAck:
     """Each input makes one emit, save at the end of the chain."""
     emits = [] if is_last else [Emitted(r.value, [r.position]) for r in emission.records]  # type: ignore[list-item]
-    return Ack(
-        bolt=emission.bolt,
-        epoch=1,
-        tuple_id=emission.tuple_id,
-        attempt=emission.attempt,
-        wait_s=0.0001,
-        service_s=0.001,
-        idle_total_s=0.0,
-        settlement=Settlement(emits),
+    return SettledAck(
+        emission.tuple_id, emission.attempt, 0.0001, 0.001, 0.0, settlement=Settlement(emits)
     )
 
 
@@ -71,7 +65,7 @@ def hub_seconds(hops: int, per_tuple: int, records: int = RECORDS) -> float:
         for _ in range(min(_ACKS_PER_STEP, len(in_flight))):
             emission = in_flight.popleft()
             is_last = emission.bolt.startswith(plans[-1].name)
-            core.on_ack(_ack_of(emission, is_last), now_s=now_s)
+            core.on_ack(emission.bolt, 1, _ack_of(emission, is_last), now_s=now_s)
     seconds = time.perf_counter() - begun_s
     assert core.tree_figures().complete == records
     return seconds

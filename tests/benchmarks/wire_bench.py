@@ -23,15 +23,14 @@ from typing import Any, NamedTuple
 
 from flowctl.bolts.worker import run_bolt
 from flowctl.config import ListenSettings
+from flowctl.core.messages import Ack, Emission, End
 from flowctl.core.records import Record
 from flowctl.ports import Endpoint
 from flowctl.wire.auth import KEY_BYTES
-from flowctl.wire.frames import AckFrame, End, TupleFrame
-from flowctl.wire.server import Inbound, Joined, Received, SpoutServer
-from flowctl.wire.terms import RunTerms
+from flowctl.wire.server import Inbound, Joined, Received, RunTerms, SpoutServer
 
 _SPAWN = multiprocessing.get_context("spawn")
-_ACK = b"a" * 40  # as long as an AckFrame
+_ACK = b"a" * 40  # as long as an Ack
 _WARM_UP_S = 0.5
 # What is asked of ours, of pyzmq's tuples a second with the same window: issue 10.
 GATES = {2: 0.8, 16: 1.0, 64: 1.0}
@@ -131,7 +130,7 @@ class _Spout:
 
     def take(self, message: Inbound, watch: _Stopwatch) -> None:
         if isinstance(message, Received):
-            acks = [frame for frame in message.frames if isinstance(frame, AckFrame)]
+            acks = [frame for frame in message.frames if isinstance(frame, Ack)]
             for ack in acks:
                 self._in_flight.pop(ack.tuple_id)
                 self._emit(message.bolt)
@@ -143,7 +142,7 @@ class _Spout:
 
     def _emit(self, bolt: str) -> None:
         self._in_flight[self._next_id] = (bolt, time.monotonic())
-        self._server.send(bolt, TupleFrame(self._next_id, 1, "p", None, self._records))
+        self._server.send(bolt, Emission(self._next_id, bolt, 1, "p", self._records, None, 0))
         self._next_id += 1
 
 
@@ -164,7 +163,7 @@ def flowctl_rate(records: list[Record], *, bolts: int, window: int, seconds: flo
             server.flush()
         rate = watch.rate(spout.acked)
         for name in names:
-            server.send(name, End())
+            server.send(name, End(name))
             server.close_bolt(name)
         server.close()
     return rate

@@ -8,18 +8,18 @@ import threading
 import msgspec
 
 from flowctl.bolts.batch import Batch
-from flowctl.wire.frames import ProgressFrame, RangeFail, RangeFrame
+from flowctl.core.messages import Progress, RangeEmission, RangeFail
 from tests.integration.wire_peers import PATIENCE_S, Spout, ThreadBolt
 from tests.range_parts import Told
 
 
-def range_of(tuple_id: int, start: int, stop: int) -> RangeFrame:
-    return RangeFrame(tuple_id, 1, "p", start, stop, "", None)
+def range_of(tuple_id: int, start: int, stop: int) -> RangeEmission:
+    return RangeEmission(tuple_id, "b1", 1, "p", (), None, 0, start, stop, "")
 
 
 def told(s: Spout, tuple_id: int) -> Told:
     return Told(
-        [frame for frame in s.frames("b1", ProgressFrame) if frame.tuple_id == tuple_id],
+        [frame for frame in s.frames("b1", Progress) if frame.tuple_id == tuple_id],
         [frame for frame in s.frames("b1", RangeFail) if frame.tuple_id == tuple_id],
     )
 

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from types import TracebackType
 
 from flowctl.config import ListenSettings
+from flowctl.core.messages import Ack, Emission, End, Fail
 from flowctl.core.records import Record
 from flowctl.ports import BoltNotice, Bolts
 from flowctl.wire.auth import KEY_BYTES
-from flowctl.wire.frames import AckFrame, End, FailFrame, TupleFrame
-from flowctl.wire.server import Joined, Left, Received, SpoutServer
-from flowctl.wire.terms import RunTerms
+from flowctl.wire.server import Joined, Left, Received, RunTerms, SpoutServer
 
 PATIENCE_S = 60.0  # a cold start on a loaded machine; only a hang takes this long
 
@@ -28,7 +27,7 @@ class Peer:
         self.bolts = bolts
         self.there: dict[str, Joined] = {}
         self.joins: list[Joined] = []
-        self.acks: dict[int, AckFrame | FailFrame] = {}
+        self.acks: dict[int, Ack | Fail] = {}
         self.notices: queue.SimpleQueue[BoltNotice] = queue.SimpleQueue()
         self.server = SpoutServer(
             ListenSettings(),
@@ -75,10 +74,10 @@ class Peer:
 
     def send(self, bolt: str, tuple_id: int, values: list[object]) -> None:
         records = [Record(position, value) for position, value in enumerate(values)]
-        self.server.send(bolt, TupleFrame(tuple_id, 1, "p", None, records))
+        self.server.send(bolt, Emission(tuple_id, bolt, 1, "p", records, None, 0))
         self.server.flush()
 
-    def process(self, bolt: str, tuple_id: int, values: list[object]) -> AckFrame | FailFrame:
+    def process(self, bolt: str, tuple_id: int, values: list[object]) -> Ack | Fail:
         """Send one tuple, return its ack or fail."""
         self.send(bolt, tuple_id, values)
         self.until(lambda: tuple_id in self.acks)
@@ -93,7 +92,7 @@ class Peer:
     def end(self) -> None:
         """Say END to all that are there."""
         for bolt in list(self.there):
-            self.server.send(bolt, End())
+            self.server.send(bolt, End(bolt))
         self.server.flush()
 
     def _take(self, said: Joined | Received | Left) -> None:
@@ -105,5 +104,5 @@ class Peer:
                 self.there.pop(said.bolt, None)
         else:
             for frame in said.frames:
-                if isinstance(frame, AckFrame | FailFrame):
+                if isinstance(frame, Ack | Fail):
                     self.acks[frame.tuple_id] = frame

@@ -6,7 +6,7 @@ import threading
 
 from wire_peers import PATIENCE_S, ThreadBolt, spout, tuple_of
 
-from flowctl.wire.frames import FailFrame
+from flowctl.core.messages import Fail
 
 
 def test_a_copy_of_a_tuple_that_the_bolt_has_is_not_processed():
@@ -45,7 +45,7 @@ def test_a_tuple_that_failed_is_processed_when_it_comes_again():
         bolt = ThreadBolt(s.endpoint, "b1", process)
         s.until(lambda: s.joined("b1"))
         s.send("b1", tuple_of(1, "first"))
-        s.until(lambda: s.frames("b1", FailFrame))
+        s.until(lambda: s.frames("b1", Fail))
         s.send("b1", tuple_of(1, "again", attempt=2))
         s.until(lambda: s.acks("b1") == [1])
         s.end("b1")

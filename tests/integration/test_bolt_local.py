@@ -8,10 +8,10 @@ import pytest
 from wire_peers import PATIENCE_S, spout, tuple_of
 
 from flowctl.bolts.local import LocalBolts
+from flowctl.core.messages import Revoke
 from flowctl.errors import ConfigError
 from flowctl.ports import BoltNotice, Bolts
 from flowctl.wire.auth import KEY_BYTES
-from flowctl.wire.frames import Revoke
 
 
 def test_it_is_what_the_spout_runs():
@@ -98,7 +98,7 @@ def test_stop_does_not_wait_for_a_call_that_never_ends():
         s.send("b1", tuple_of(1))
         s.until(entered.is_set)
         bolts.stop(timeout_s=0.05)
-        assert s.server.send("b1", Revoke([])) in (True, False)  # no deadlock, no error
+        assert s.server.send("b1", Revoke("b1", [])) in (True, False)  # no deadlock, no error
         leave.set()
         bolts.stop(timeout_s=PATIENCE_S)
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 from wire_peers import PATIENCE_S, ThreadBolt, spout, tuple_of
 
-from flowctl.wire.frames import Heartbeat, Revoke, Revoked
+from flowctl.core.messages import Heartbeat, Revoke, Revoked
 
 
 def _after_short_calls(s, bolt: str, count: int = 300) -> list[int]:
@@ -33,7 +33,7 @@ def test_a_long_call_after_short_ones_keeps_nothing_waiting():
         short = _after_short_calls(s, "b1")
         s.send("b1", tuple_of(1, 1), tuple_of(2, "wait"), tuple_of(3), tuple_of(4))
         assert entered.wait(PATIENCE_S)
-        s.send("b1", Revoke([2, 3]))
+        s.send("b1", Revoke("b1", [2, 3]))
         s.until(lambda: s.frames("b1", Revoked))
         assert s.frames("b1", Revoked) == [Revoked([3])]
         s.until(lambda: s.acks("b1") == [*short, 1])

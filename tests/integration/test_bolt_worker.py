@@ -11,15 +11,10 @@ from wire_peers import PATIENCE_S, ThreadBolt, process_bolt, spout, tuple_of
 from flowctl.bolts import link
 from flowctl.bolts.promise import LOOKS_IN_VAIN
 from flowctl.bolts.worker import FlowControlBolt
+from flowctl.core.messages import Ack, Heartbeat, Revoke, Revoked
 from flowctl.errors import FencedError, UnrunnableError
 from flowctl.wire.codec import LENGTH
-from flowctl.wire.frames import (
-    AckFrame,
-    Dying,
-    Heartbeat,
-    Revoke,
-    Revoked,
-)
+from flowctl.wire.frames import Dying
 
 
 class Gate:
@@ -78,7 +73,7 @@ def test_acks_tell_wait_service_and_idle_time():
         s.until(lambda: len(s.acks("b1")) == 3)
         s.end("b1")
         bolt.wait()
-        first, second, third = s.frames("b1", AckFrame)
+        first, second, third = s.frames("b1", Ack)
     assert first.service_s >= 0.05
     assert second.service_s >= 0.1
     assert second.wait_s >= first.service_s  # it queued behind the first
@@ -102,7 +97,7 @@ def test_acks_tell_the_time_in_a_sink_if_process_does():
         s.until(lambda: len(s.acks("b1")) == 2)
         s.end("b1")
         bolt.wait()
-        without, told = s.frames("b1", AckFrame)
+        without, told = s.frames("b1", Ack)
     assert without.sink_s is None
     assert told.sink_s is not None
     assert 2 * 0.02 <= told.sink_s <= told.service_s
@@ -129,7 +124,7 @@ def test_what_is_raised_fails_and_names_the_record():
         s.end("b1")
         summary = bolt.wait()
         fails = s.fails("b1")
-    assert [(f.tuple_id, f.record_index, f.fenced) for f in fails] == [
+    assert [(f.tuple_id, f.record_index, f.is_fenced) for f in fails] == [
         (1, 1, False),
         (2, 0, False),
         (3, 2, True),
@@ -180,13 +175,13 @@ def test_tuples_not_begun_are_given_back_while_process_is_busy(gate):
         s.until(lambda: s.joined("b1"))
         s.send("b1", tuple_of(1, "wait"), *(tuple_of(n, n) for n in (2, 3, 4, 5)))
         gate.wait_entered()
-        s.send("b1", Revoke([1, 3, 5, 99]))
+        s.send("b1", Revoke("b1", [1, 3, 5, 99]))
         s.until(lambda: s.frames("b1", Revoked))
         assert s.frames("b1", Revoked) == [Revoked([3, 5])]  # 1 had begun, 99 is unknown
         assert s.acks("b1") == []
         gate.leave.release()
         s.until(lambda: s.acks("b1") == [1, 2, 4])
-        s.send("b1", Revoke([2]))
+        s.send("b1", Revoke("b1", [2]))
         s.until(lambda: len(s.frames("b1", Revoked)) == 2)
         assert s.frames("b1", Revoked)[1] == Revoked([])
         s.end("b1")
@@ -200,11 +195,11 @@ def test_a_revoke_right_behind_the_tuples_is_obeyed_in_order(gate):
         s.until(lambda: s.joined("b1"))
         s.send("b1", tuple_of(1, "wait"))
         gate.wait_entered()
-        s.send("b1", tuple_of(2), Revoke([2]), tuple_of(2, "again", attempt=2))
+        s.send("b1", tuple_of(2), Revoke("b1", [2]), tuple_of(2, "again", attempt=2))
         s.until(lambda: s.frames("b1", Revoked) == [Revoked([2])])
         gate.leave.release()
         s.until(lambda: s.acks("b1") == [1, 2])
-        assert s.frames("b1", AckFrame)[1].attempt == 2
+        assert s.frames("b1", Ack)[1].attempt == 2
         s.end("b1")
         bolt.wait()
 
@@ -217,7 +212,7 @@ def test_each_tuple_is_either_processed_or_given_back_never_both():
         for start in range(0, 4000, 40):  # revokes meet tuples at all stages
             ids = range(start, start + 40)
             s.send("b1", *(tuple_of(n, n) for n in ids))
-            s.send("b1", Revoke(list(ids)[::2]))
+            s.send("b1", Revoke("b1", list(ids)[::2]))
             s.poll(0)
 
         def given() -> list[int]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_parts import JOB_FILE, ROOT, Job, Valkey, assert_exact, count_rows, rows, write_lines
+from fault_parts import JOB_FILE, Job, Valkey, assert_exact, count_rows, rows, write_lines
+
+from tests.cli_parts import flowctl_here
 
 LINES = 2_000
 SINK = f"{JOB_FILE}:sink"
@@ -25,12 +24,7 @@ def job(tmp_path: Path, free_port: int) -> Iterator[Job]:
 
 
 def checkpoint(job: Job, *arguments: str, code: int = 0) -> str:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "adapters")])
-    done = subprocess.run(
-        [sys.executable, "-m", "flowctl.cli.main", "checkpoint", *arguments],
-        cwd=job.place, env={**os.environ, **job.environment, "PYTHONPATH": path},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = flowctl_here(job.place, "checkpoint", *arguments, environment=job.environment)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli_parts import flowctl_here
+
 ROOT = Path(__file__).resolve().parents[2]
 JOB = """
 import os
+import shlex
 from flowctl import FlowControlSpout, LocalBolts
 
 def load(batch):
@@ -69,6 +73,7 @@ def test_streams_that_the_caller_closed(command: str, code: int, tmp_path: Path)
     ],
 )
 def test_what_can_not_be_is_refused_at_once(command: str, says: str, tmp_path: Path) -> None:
-    done = shell(command, tmp_path)
+    (tmp_path / "job.py").write_text(JOB)
+    done = flowctl_here(tmp_path, *shlex.split(command)[1:])
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert says in done.stderr

@@ -22,6 +22,7 @@ import pytest
 from fault_parts import Valkey
 
 from flowctl_redis.locks import try_lock
+from tests.cli_parts import flowctl_here
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = 3_000
@@ -269,7 +270,7 @@ def test_the_error_that_ends_a_run_is_printed_once(place: Path) -> None:
     ],
 )
 def test_wrong_usage_is_2_and_says_what(place: Path, arguments: list[str], said: str) -> None:
-    done = flowctl(place, "run", *arguments)
+    done = flowctl_here(place, "run", *arguments)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr

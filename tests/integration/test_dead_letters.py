@@ -12,7 +12,8 @@ from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.events import TupleDeadLettered, TupleGaveUp
-from flowctl.core.records import AckOutcome, Emission
+from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome
 from flowctl.errors import ProcessError
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.manual import ManualSpout

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from fault_parts import ROOT, Valkey
 
+from tests.cli_parts import flowctl_here
+
 EVIL = "\x1b]0;pwned\x07\x1b[2J\r\nforged line \u202eesrever \x9b2J \u2028 [red]red[/red] :warning:"
 JOB = """
 import os, sys
@@ -71,6 +73,11 @@ def place(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> It
 
 def flowctl(place: Path, *arguments: str, code: int, **environment: str) -> str:
     """Run it in a pipe; return all that it wrote, which holds nothing that acts."""
+    if arguments[0] in ("checkpoint", "dlq"):
+        here = flowctl_here(place, *arguments, environment=environment)
+        assert here.returncode == code, here
+        assert_harmless(here.stdout + here.stderr)
+        return here.stdout + here.stderr
     done = subprocess.run(
         [sys.executable, "-m", "flowctl.cli.main", *arguments],
         cwd=place, env={**os.environ, **environment}, capture_output=True, timeout=120, check=False,

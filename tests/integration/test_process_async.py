@@ -16,10 +16,11 @@ from wire_peers import ThreadBolt, spout, tuple_of
 from flowctl import FlowControlSpout, LocalBolts, Settings
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.worker import FlowControlBolt
+from flowctl.core.messages import Ack, Heartbeat
 from flowctl.errors import ConfigError, FencedError, RetryLater
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import LocalStages, Topology
-from flowctl.wire.frames import AckFrame, Dying, FailFrame, Heartbeat
+from flowctl.wire.frames import Dying
 from tests.runtime_parts import ListProducer
 
 
@@ -53,7 +54,7 @@ def test_tuples_are_acked_as_they_finish():
         s.send("b1", tuple_of(1, 0.6), tuple_of(2, 0.01), tuple_of(3, 0.3))
         s.until(lambda: len(s.acks("b1")) == 3)
         assert s.acks("b1") == [2, 3, 1]
-        times = {frame.tuple_id: frame.service_s for frame in s.frames("b1", AckFrame)}
+        times = {frame.tuple_id: frame.service_s for frame in s.frames("b1", Ack)}
         assert times[2] < 0.3 <= times[3] < 0.6 <= times[1]
         s.end("b1")
         summary = bolt.wait()
@@ -119,9 +120,9 @@ def test_what_is_raised_fails_the_tuple_and_the_others_go_on():
     assert "coroutines.py" not in fails["bad"].traceback
     assert fails["exit"].error == "SystemExit: 3"
     assert fails["cancelled"].error == "CancelledError"
-    assert (fails["later"].refused, fails["later"].after_s) == (True, 1.5)
-    assert fails["fenced"].fenced
-    assert fails["lazy"].fatal and "returned a coroutine (sleep)" in fails["lazy"].error
+    assert (fails["later"].is_refused, fails["later"].after_s) == (True, 1.5)
+    assert fails["fenced"].is_fenced
+    assert fails["lazy"].is_fatal and "returned a coroutine (sleep)" in fails["lazy"].error
 
 
 @pytest.mark.parametrize("how", ["end", "cancel", "eof"])
@@ -224,7 +225,7 @@ def test_idle_time_is_that_of_slots_without_a_tuple():
         s.until(lambda: len(s.frames("b1", Heartbeat)) > 0.2 / s.endpoint.heartbeat_s)
         s.send("b1", *(tuple_of(n, 0.2) for n in range(8)))  # both slots, for 0.8 s
         s.until(lambda: len(s.acks("b1")) == 8)
-        first, *_, last = s.frames("b1", AckFrame)
+        first, *_, last = s.frames("b1", Ack)
         assert first.idle_total_s >= 0.1
         assert last.idle_total_s - first.idle_total_s < 0.1, "it was never idle"
         begun_at_s = time.monotonic()
@@ -233,7 +234,7 @@ def test_idle_time_is_that_of_slots_without_a_tuple():
         s.send("b1", tuple_of(10, 0.0))
         s.until(lambda: 10 in s.acks("b1"))
         passed_s = time.monotonic() - begun_at_s
-        one, other = s.frames("b1", AckFrame)[-2:]
+        one, other = s.frames("b1", Ack)[-2:]
         assert 0.2 < other.idle_total_s - one.idle_total_s < passed_s - 0.2, "half of 0.6 s"
         assert {beat.busy_slots for beat in s.frames("b1", Heartbeat)} == {0, 1, 2}
         s.end("b1")
@@ -340,7 +341,3 @@ def test_a_stage_of_a_topology_that_hands_work_back_ends_the_run_too():
         warnings.simplefilter("error")
         with pytest.raises(ConfigError, match=r"returned a coroutine \(hidden\)"):
             topology.run(LocalStages(), checkpoint=MemoryCheckpointStore(), view="off")
-
-
-def test_a_fail_frame_is_fatal_only_if_it_says_so():
-    assert not FailFrame(1, 1, "x", "", None, False).fatal

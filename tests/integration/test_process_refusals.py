@@ -15,18 +15,10 @@ from wire_peers import ThreadBolt, spout, tuple_of
 
 from flowctl import FlowControlSpout, LocalBolts, Settings
 from flowctl.bolts.batch import Batch
-from flowctl.core.records import Rejected
+from flowctl.core.messages import Ack, DetailedAck, Heartbeat, Rejected, Revoke, Revoked, SettledAck
 from flowctl.core.trees.settlement import Settlement
 from flowctl.errors import ConfigError, RetryLater
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.wire.frames import (
-    AckFrame,
-    DetailedAckFrame,
-    Heartbeat,
-    Revoke,
-    Revoked,
-    SettledFrame,
-)
 from tests.runtime_parts import ListProducer
 
 
@@ -56,7 +48,7 @@ def test_rejected_records_ride_on_the_ack_sorted_cleaned_and_cut(form: Any):
         bolt = ThreadBolt(s.endpoint, "b1", form(process))
         s.until(lambda: s.joined("b1"))
         s.send("b1", tuple_of(1, *"abcde"))
-        (frame,) = s.until(lambda: s.frames("b1", DetailedAckFrame))
+        (frame,) = s.until(lambda: s.frames("b1", DetailedAck))
         s.end("b1")
         summary = bolt.wait()
     assert frame.rejected == [
@@ -80,9 +72,9 @@ def test_what_a_sink_left_out_is_told_and_an_ack_without_news_stays_small():
         s.until(lambda: len(s.acks("b1")) == 2)
         s.end("b1")
         bolt.wait()
-        told, plain = s.frames("b1", AckFrame)
-    assert isinstance(told, DetailedAckFrame) and told.left_out == 2
-    assert type(plain) is AckFrame
+        told, plain = s.frames("b1", Ack)
+    assert isinstance(told, DetailedAck) and told.left_out == 2
+    assert type(plain) is Ack
 
 
 @BOTH
@@ -103,7 +95,7 @@ def test_if_process_raises_nothing_is_settled(form: Any):
         bolt.wait()
         (fail,) = s.fails("b1")
     assert fail.error == "ValueError: and then this"
-    assert s.frames("b1", DetailedAckFrame)[0].rejected == [Rejected(0, "bad")]
+    assert s.frames("b1", DetailedAck)[0].rejected == [Rejected(0, "bad")]
 
 
 def test_a_topologys_bolt_keeps_its_settlement():
@@ -115,7 +107,7 @@ def test_a_topologys_bolt_keeps_its_settlement():
         bolt = ThreadBolt(s.endpoint, "b1", process)
         s.until(lambda: s.joined("b1"))
         s.send("b1", tuple_of(1))
-        s.until(lambda: s.frames("b1", SettledFrame))
+        s.until(lambda: s.frames("b1", SettledAck))
         s.end("b1")
         bolt.wait()
 
@@ -174,7 +166,7 @@ def test_a_bolt_calls_a_target_that_refuses_twice_a_second_at_most_then_less(slo
         gaps = [b - a for a, b in zip(target.calls_at_s, target.calls_at_s[1:], strict=False)]
         for gap, least in zip(gaps, [0.5, 1.0, 2.0], strict=True):
             assert gap >= least * 0.99
-        assert all(f.refused and f.error.startswith("refused (HTTP 503)") for f in s.fails("b1"))
+        assert all(f.is_refused and f.error.startswith("refused (HTTP 503)") for f in s.fails("b1"))
 
         target.is_down = False
         s.until(lambda: s.acks("b1"))  # within two seconds: the longest wait
@@ -215,7 +207,7 @@ def test_what_is_queued_during_a_pause_can_be_taken_back_and_the_pause_is_not_id
         s.until(lambda: s.joined("b1"))
         s.send("b1", tuple_of(1), tuple_of(2), tuple_of(3))
         s.until(lambda: s.fails("b1"))
-        s.send("b1", Revoke([2, 3]))
+        s.send("b1", Revoke("b1", [2, 3]))
         s.until(lambda: s.frames("b1", Revoked))
         assert s.frames("b1", Revoked)[0].tuple_ids == [2, 3]
         beats = len(s.frames("b1", Heartbeat))

@@ -7,14 +7,9 @@ import threading
 import pytest
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.messages import Revoke, Revoked, Split, SplitAnswer
 from flowctl.errors import RetryLater, SourceError, UnrunnableError
-from flowctl.wire.frames import (
-    Dying,
-    Revoke,
-    Revoked,
-    SplitAnswer,
-    SplitFrame,
-)
+from flowctl.wire.frames import Dying
 from tests.integration.range_peers import Gate, range_of, started, told
 from tests.integration.wire_peers import PATIENCE_S, spout, tuple_of
 from tests.range_parts import NumberReader
@@ -46,7 +41,7 @@ def test_a_range_is_processed_once_and_in_order_and_reported_without_gaps(is_asy
         s.end("b1")
         bolt.wait()
     assert seen == [(n, f"n{n}") for n in range(3, 100, 3)] + [(0, "x")]
-    assert sum(frame.records for frame in told(s, 1).progress) == 33
+    assert sum(frame.did.records for frame in told(s, 1).progress) == 33
     assert all(first <= last for first, last in spans)
     # Calls this short share their reports: one at the start, then every 100 ms and at the end.
     assert len(told(s, 1).progress) < 10
@@ -60,16 +55,16 @@ def test_a_split_never_gives_away_what_is_claimed_and_is_answered_alike_again(is
         bolt = started(s, reader, gate.slowly if is_async else gate)
         s.send("b1", range_of(1, 0, 1000))
         assert gate.begun.acquire(timeout=PATIENCE_S)  # 0 … 7 are claimed: the first batch
-        s.send("b1", SplitFrame(1, 7, 0.25), SplitFrame(1, 7, 0.9))
+        s.send("b1", Split("b1", 1, 7, 0.25), Split("b1", 1, 7, 0.9))
         s.until(lambda: len(s.frames("b1", SplitAnswer)) == 2)
         assert s.frames("b1", SplitAnswer) == [SplitAnswer(1, 7, 8 + 248)] * 2
-        s.send("b1", SplitFrame(1, 8, 0.0))
+        s.send("b1", Split("b1", 1, 8, 0.0))
         s.until(lambda: len(s.frames("b1", SplitAnswer)) == 3)
         assert s.frames("b1", SplitAnswer)[-1] == SplitAnswer(1, 8, 8)
         gate.go.release(100)
         s.until(lambda: told(s, 1).covers(0, 8))
         # It is finished: asked again, the bolt says the same; asked anew, it gives nothing more.
-        s.send("b1", SplitFrame(1, 7, 0.5), SplitFrame(1, 9, 0.5), SplitFrame(2, 1, 0.5))
+        s.send("b1", Split("b1", 1, 7, 0.5), Split("b1", 1, 9, 0.5), Split("b1", 2, 1, 0.5))
         s.until(lambda: len(s.frames("b1", SplitAnswer)) == 6)
         assert [a.stop for a in s.frames("b1", SplitAnswer)[3:]] == [256, 8, 0]
         assert reader.closed.wait(PATIENCE_S)
@@ -85,7 +80,7 @@ def test_a_split_within_a_block_cuts_the_next_batch():
         bolt = started(s, NumberReader(block=100, step=3), gate)
         s.send("b1", range_of(1, 0, 100))
         assert gate.begun.acquire(timeout=PATIENCE_S)  # 0, 3, … 21
-        s.send("b1", SplitFrame(1, 1, 0.1))  # ends at 24 + 8 = 32: 24, 27, 30 are left
+        s.send("b1", Split("b1", 1, 1, 0.1))  # ends at 24 + 8 = 32: 24, 27, 30 are left
         s.until(lambda: s.frames("b1", SplitAnswer))
         gate.go.release(100)
         s.until(lambda: told(s, 1).covers(0, 32))
@@ -133,8 +128,8 @@ def test_a_batch_that_fails_is_its_own_part_and_the_rest_goes_on(is_async):
     [fail] = told(s, 1).fails
     assert fail.start <= 20 < fail.stop
     assert (fail.records, fail.record_at) == (fail.stop - fail.start, 20)
-    assert (fail.is_data_error, fail.is_read_error) == (True, False)
-    assert "bad number" in fail.error and "in process" in fail.traceback
+    assert (fail.fail.is_data_error, fail.fail.is_read_error) == (True, False)
+    assert "bad number" in fail.fail.error and "in process" in fail.fail.traceback
     assert seen == [n for n in range(60) if not fail.start <= n < fail.stop]
     [alone] = told(s, 2).fails  # the record itself comes with it: the spout has never seen it
     assert (alone.start, alone.stop, alone.record.value) == (20, 21, "n20")
@@ -155,12 +150,12 @@ def test_rejected_records_ride_on_progress_with_their_values():
         s.end("b1")
         bolt.wait()
     progress = told(s, 1).progress
-    rejected = [each for frame in progress for each in frame.rejected]
+    rejected = [each for frame in progress for each in frame.did.rejected]
     assert [(r.position, r.value, r.reason) for r in rejected] == [
         (n, f"n{n}", "ends in 3") for n in (3, 13, 23, 33)
     ]
-    assert sum(frame.left_out for frame in progress) >= 4
-    assert all(frame.sink_s is not None for frame in progress)
+    assert sum(frame.did.left_out for frame in progress) >= 4
+    assert all(frame.did.sink_s is not None for frame in progress)
 
 
 def test_a_receipt_that_is_data_is_refused():
@@ -170,8 +165,8 @@ def test_a_receipt_that_is_data_is_refused():
         s.until(lambda: told(s, 1).fails)
         s.end("b1")
         bolt.wait()
-    assert told(s, 1).fails[0].fatal
-    assert "a receipt may have 65536" in told(s, 1).fails[0].error
+    assert told(s, 1).fails[0].fail.is_fatal
+    assert "a receipt may have 65536" in told(s, 1).fails[0].fail.error
 
 
 def test_times_of_reading_and_processing_are_told_apart():
@@ -185,7 +180,9 @@ def test_times_of_reading_and_processing_are_told_apart():
         bolt.wait()
     progress = told(s, 1).progress
     # Nothing but reading takes time here: waiting for it is not a slow bolt.
-    assert sum(frame.read_s for frame in progress) > sum(frame.service_s for frame in progress)
+    assert sum(frame.did.read_s for frame in progress) > sum(
+        frame.did.service_s for frame in progress
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,8 +205,9 @@ def test_a_source_that_cannot_be_read_fails_the_rest_of_the_range(error, fatal):
     [fail] = told(s, 1).fails
     assert seen == [*range(20)]
     assert (fail.start, fail.stop, fail.records) == (20, 100, 0)
-    assert (fail.is_read_error, fail.fatal, fail.refused) == (True, fatal, False)
-    assert fail.error == ("a.log changed.\nBring it back." if fatal else "OSError: reset")
+    said = fail.fail
+    assert (said.is_read_error, said.is_fatal, said.is_refused) == (True, fatal, False)
+    assert said.error == ("a.log changed.\nBring it back." if fatal else "OSError: reset")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -221,12 +219,12 @@ def test_a_refused_batch_says_so_and_a_range_ends_while_its_target_is_away(is_as
         bolt = started(s, NumberReader(), both(process)[is_async])
         s.send("b1", range_of(1, 0, 100))
         s.until(lambda: told(s, 1).fails)
-        s.send("b1", SplitFrame(1, 1, 0.0))  # the spout may take the rest while the bolt waits
+        s.send("b1", Split("b1", 1, 1, 0.0))  # the spout may take the rest while the bolt waits
         s.until(lambda: s.frames("b1", SplitAnswer))
         s.end("b1")
         assert bolt.wait().ended == "end"
     [fail] = told(s, 1).fails
-    assert (fail.refused, fail.after_s) == (True, 60)
+    assert (fail.fail.is_refused, fail.fail.after_s) == (True, 60)
     assert s.frames("b1", SplitAnswer)[0].stop == fail.stop
 
 
@@ -238,7 +236,7 @@ def test_the_next_range_is_opened_while_the_last_block_is_processed():
         s.send("b1", range_of(1, 0, 8), range_of(2, 100, 108), range_of(3, 200, 208))
         assert gate.begun.acquire(timeout=PATIENCE_S)
         s.until(lambda: reader.begun == [0, 100])
-        s.send("b1", Revoke([2]))  # reading ahead is no claim: it can still be given back
+        s.send("b1", Revoke("b1", [2]))  # reading ahead is no claim: it can still be given back
         s.until(lambda: s.frames("b1", Revoked))
         gate.go.release(10)
         s.until(lambda: told(s, 1).covers(0, 8) and told(s, 3).covers(200, 208))
@@ -254,10 +252,10 @@ def test_a_range_that_has_not_begun_is_given_back():
         bolt = started(s, NumberReader(), gate)
         s.send("b1", range_of(1, 0, 8), range_of(2, 8, 16), range_of(2, 8, 16))
         assert gate.begun.acquire(timeout=PATIENCE_S)
-        s.send("b1", Revoke([1, 2]))
+        s.send("b1", Revoke("b1", [1, 2]))
         s.until(lambda: s.frames("b1", Revoked))
         assert s.frames("b1", Revoked) == [Revoked([2])]
-        s.send("b1", SplitFrame(2, 1, 0.5))  # no longer the bolt's: it gives nothing
+        s.send("b1", Split("b1", 2, 1, 0.5))  # no longer the bolt's: it gives nothing
         s.until(lambda: s.frames("b1", SplitAnswer))
         assert s.frames("b1", SplitAnswer)[0].stop == 0
         gate.go.release(10)
@@ -287,8 +285,8 @@ def test_a_process_that_can_never_work_is_fatal():
         s.until(lambda: told(s, 1).fails)
         s.end("b1")
         bolt.wait()
-    assert told(s, 1).fails[0].fatal
-    assert UnrunnableError.__name__ not in told(s, 1).fails[0].error
+    assert told(s, 1).fails[0].fail.is_fatal
+    assert UnrunnableError.__name__ not in told(s, 1).fails[0].fail.error
 
 
 def test_slots_work_on_ranges_at_once():
@@ -336,7 +334,7 @@ def test_bytes_that_process_returns_ride_on_the_report_of_what_they_are_of(is_as
     done = {
         n
         for frame in told(s, 1).progress
-        for receipt in frame.receipts
+        for receipt in frame.did.receipts
         for first, last in [map(int, receipt.split(b"-"))]
         if frame.start <= first <= last < frame.done_through
         for n in range(first, last + 1)

@@ -22,7 +22,7 @@ from flowctl import (
     Settings,
     SourceError,
 )
-from flowctl.core.ranges.messages import Receipts
+from flowctl.core.records import Receipts
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl_files import TextRanges
 from flowctl_redis.embedded import EmbeddedServer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowctl.wire.frames import Saved, SplitAnswer, SplitFrame
+from flowctl.core.messages import Split, SplitAnswer
+from flowctl.wire.frames import Saved
 from tests.integration.range_peers import Gate, range_of, started, told
 from tests.integration.wire_peers import PATIENCE_S, spout
 from tests.range_parts import NumberReader
@@ -22,9 +23,9 @@ def test_a_third_batch_begins_once_the_first_one_is_saved(is_async, monkeypatch)
             assert gate.begun.acquire(timeout=PATIENCE_S)
             gate.go.release()
             s.until(lambda number=number: len(told(s, 1).progress) == number)
-        assert all(frame.is_awaited for frame in told(s, 1).progress)
+        assert all(frame.did.is_awaited for frame in told(s, 1).progress)
         gate.go.release(1000)
-        s.send("b1", SplitFrame(1, 1, 1.0))  # answered, so the bolt had time to begin a batch
+        s.send("b1", Split("b1", 1, 1, 1.0))  # answered, so the bolt had time to begin a batch
         s.until(lambda: s.frames("b1", SplitAnswer))
         assert not gate.begun.acquire(blocking=False)
         s.send("b1", Saved(1))

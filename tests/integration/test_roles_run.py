@@ -10,9 +10,9 @@ import pytest
 from wire_peers import PATIENCE_S, Spout, spout, tuple_of
 
 from flowctl import Batch, FlowControlSpout, LocalBolts, Record, SourceChunk
+from flowctl.core.messages import Heartbeat
 from flowctl.core.records import Checkpoint
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.wire.frames import Heartbeat
 
 # What process may give back: none of it is a word to the spout.
 RETURNED = [None, False, 0, "fail", ValueError("returned, not raised"), [1, 2]]

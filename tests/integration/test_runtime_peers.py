@@ -17,9 +17,9 @@ from lines_parts import Lines
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
+from flowctl.core.messages import Ack, Fail, Heartbeat
 from flowctl.ports import BoltNotice, Endpoint
 from flowctl.wire.codec import FrameWriter
-from flowctl.wire.frames import AckFrame, FailFrame, Heartbeat
 from flowctl.wire.handshake import hello_of, join_spout
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -132,10 +132,10 @@ def _listens(port: int) -> bool:
 
 LIES = {
     "no slots": None,  # said during the handshake
-    "a record index far below": FailFrame(1, 1, "E", "", -1_000_000, False),
-    "times that are none": AckFrame(1, 1, math.nan, 1e300, -1.0),
-    "a tuple of another bolt": AckFrame(1, 1, 0.0, 0.0, 0.0),
-    "no tuple at all": AckFrame(1 << 60, 1, 0.0, 0.0, 0.0),
+    "a record index far below": Fail(1, 1, "E", "", -1_000_000, False),
+    "times that are none": Ack(1, 1, math.nan, 1e300, -1.0),
+    "a tuple of another bolt": Ack(1, 1, 0.0, 0.0, 0.0),
+    "no tuple at all": Ack(1 << 60, 1, 0.0, 0.0, 0.0),
     "fewer than no slots busy": Heartbeat(-7, 0),
 }
 

@@ -21,8 +21,8 @@ from spark_bolts_peer import Peer
 
 from flowctl import FlowControlSpout
 from flowctl.bolts.batch import Batch
+from flowctl.core.messages import Ack, Fail
 from flowctl.errors import ConfigError
-from flowctl.wire.frames import AckFrame, FailFrame
 from flowctl_files import TextRanges
 from pyspark_flowctl import apply
 from pyspark_flowctl.bolts import SparkBolts
@@ -81,9 +81,9 @@ def test_bolts_join_work_and_leave_at_the_end(spark: Any) -> None:
         peer.until_there(3)
         assert sorted(peer.there) == ["b1", "b2", "b3"]
         assert len({joined.pid for joined in peer.joins}) == 3
-        assert isinstance(peer.process("b2", 1, ["good", "fine"]), AckFrame)
+        assert isinstance(peer.process("b2", 1, ["good", "fine"]), Ack)
         failed = peer.process("b3", 2, ["good", "bad"])
-        assert isinstance(failed, FailFrame)
+        assert isinstance(failed, Fail)
         assert failed.error == "ValueError: a bad record"
         assert failed.record_index == 1
         peer.end()
@@ -114,9 +114,9 @@ def test_an_async_process_runs_in_a_loop_and_its_refusals_are_told(spark: Any) -
         peer.until(lambda: len(peer.acks) == 3)
         assert list(peer.acks) == [3, 2, 1], "they did not run at once"
         refused = peer.acks[3]
-        assert isinstance(refused, FailFrame)
-        assert refused.refused and not refused.fatal
-        assert isinstance(peer.acks[1], AckFrame) and isinstance(peer.acks[2], AckFrame)
+        assert isinstance(refused, Fail)
+        assert refused.is_refused and not refused.is_fatal
+        assert isinstance(peer.acks[1], Ack) and isinstance(peer.acks[2], Ack)
         peer.send("b1", 4, [3600.0])
         peer.end()  # cancels what runs
         peer.until_there(0)
@@ -127,7 +127,7 @@ def test_a_coroutine_that_is_handed_back_is_fatal_on_a_worker_too(spark: Any) ->
     with Peer(SparkBolts(lambda batch: call_slowly(batch) or None, count=1)) as peer:
         peer.until_there(1)
         failed = peer.process("b1", 1, [1.0])
-        assert isinstance(failed, FailFrame) and failed.fatal
+        assert isinstance(failed, Fail) and failed.is_fatal
         assert "returned a coroutine (call_slowly)" in failed.error
         peer.end()
         peer.until_there(0)
@@ -148,7 +148,7 @@ def test_a_killed_worker_comes_back_where_spark_forgives_no_failure(spark: Any) 
             peer.kill("b1")
         assert peer.there["b1"].epoch == 5
         assert peer.there["b2"].epoch == 1, "the other bolt must not be touched"
-        assert isinstance(peer.process("b1", 1, ["good"]), AckFrame)
+        assert isinstance(peer.process("b1", 1, ["good"]), Ack)
         assert peer.until_notice("restarting").bolt == "b1"
         peer.end()
         peer.until_there(0)

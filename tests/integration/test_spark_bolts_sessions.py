@@ -16,7 +16,7 @@ from fault_parts import QUICK_JVM, run_as_program
 from spark_bolts_peer import Peer
 
 from flowctl.bolts.batch import Batch
-from flowctl.wire.frames import AckFrame
+from flowctl.core.messages import Ack
 from pyspark_flowctl.bolts import SparkBolts
 
 pytestmark = [pytest.mark.spark, pytest.mark.on_change("spark")]
@@ -39,7 +39,7 @@ def own_session() -> None:
         peer.until_there(3)
         for _ in range(6):
             peer.kill("b2")
-        assert isinstance(peer.process("b2", 1, ["x"]), AckFrame)
+        assert isinstance(peer.process("b2", 1, ["x"]), Ack)
         assert SparkContext._active_spark_context is not None
         assert SparkContext._active_spark_context.master.startswith("local[4,")
         peer.end()
@@ -69,9 +69,9 @@ def connect() -> None:
     with Peer(SparkBolts(accept, count=3)) as peer:
         assert peer.server.endpoint.host == "127.0.0.1"
         peer.until_there(3)
-        assert isinstance(peer.process("b1", 1, ["x"]), AckFrame)
+        assert isinstance(peer.process("b1", 1, ["x"]), Ack)
         peer.kill("b3")
-        assert isinstance(peer.process("b3", 2, ["x"]), AckFrame)
+        assert isinstance(peer.process("b3", 2, ["x"]), Ack)
         peer.there.pop("b2")  # it hears no END: it has to be cancelled
         peer.end()
         peer.until_there(0)
@@ -107,7 +107,7 @@ def executors() -> None:
         peer.until_there(6)
         unhit = set(executor_of) - hit
         assert all(peer.there[bolt].epoch == 1 for bolt in unhit)
-        assert isinstance(peer.process("b1", 1, ["x"]), AckFrame)
+        assert isinstance(peer.process("b1", 1, ["x"]), Ack)
         peer.end()
         peer.until_there(0)
     session.stop()

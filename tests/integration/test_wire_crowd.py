@@ -10,9 +10,9 @@ import time
 import pytest
 from wire_peers import spout
 
+from flowctl.core.messages import Ack
 from flowctl.wire import auth, pending_handshakes, server
 from flowctl.wire.codec import FrameWriter
-from flowctl.wire.frames import AckFrame
 from flowctl.wire.handshake import hello_of, join_spout
 
 CROWD = 150
@@ -50,7 +50,7 @@ def test_what_waits_to_be_read_is_not_heard_yet(monkeypatch):
             pass
         monkeypatch.setattr(server, "_FRAMES_PER_POLL", 1)
         writer = FrameWriter(1 << 20)
-        writer.append(AckFrame(1, 1, 0.0, 0.0, 0.0))
+        writer.append(Ack(1, 1, 0.0, 0.0, 0.0))
         for sock in sockets.values():
             sock.sendall(writer.outbox)
         time.sleep(0.01)
@@ -73,7 +73,7 @@ def test_a_bolt_that_is_replaced_between_two_polls_is_not_read_again(monkeypatch
             pass
         monkeypatch.setattr(server, "_FRAMES_PER_POLL", 1)
         writer = FrameWriter(1 << 20)
-        writer.append(AckFrame(1, 1, 0.0, 0.0, 0.0))
+        writer.append(Ack(1, 1, 0.0, 0.0, 0.0))
         for sock in sockets.values():
             sock.sendall(writer.outbox)
         time.sleep(0.01)

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from wire_peers import ThreadBolt, process_bolt, spout, tuple_of
 
+from flowctl.core.messages import Emission, End, Heartbeat
 from flowctl.errors import AuthenticationError
 from flowctl.wire import tls
 from flowctl.wire.codec import FrameReader, decoder_of
-from flowctl.wire.frames import End, Heartbeat, Hello, TupleFrame
+from flowctl.wire.frames import Hello
 from flowctl.wire.handshake import hello_of, join_spout
 from flowctl.wire.server import Joined, Left
 
@@ -29,7 +30,7 @@ def test_a_bolt_comes_works_and_goes(use_tls):
             s.until(lambda: len(s.acks("b1")) == 500)
             assert s.acks("b1") == list(range(500))
             s.end("b1")
-            assert not s.server.send("b1", End())
+            assert not s.server.send("b1", End("b1"))
             assert child.wait(20) == 0
         assert s.left("b1") == []
 
@@ -127,7 +128,7 @@ def test_a_bolt_that_does_not_read_holds_up_nobody_and_gets_all_in_its_order():
         s.until(lambda: len(s.acks("b1")) == 100)
         # And it gets all of it once it reads: 40 tuples and nothing lost or doubled.
         got: list[int] = []
-        reader = FrameReader(decoder_of(TupleFrame), 1 << 22)
+        reader = FrameReader(decoder_of(Emission), 1 << 22)
         stuck.setblocking(False)
 
         def read_on() -> bool:

@@ -16,10 +16,11 @@ import pytest
 from structlog.testing import capture_logs
 from wire_peers import ThreadBolt, spout, tuple_of
 
+from flowctl.core.messages import Ack
 from flowctl.errors import AuthenticationError, InfrastructureError, WireError
 from flowctl.wire import auth, frames, handshake, handshake_pool
 from flowctl.wire.codec import LENGTH, FrameWriter
-from flowctl.wire.frames import AckFrame, Hello
+from flowctl.wire.frames import Hello
 from flowctl.wire.handshake import hello_of, join_spout
 
 
@@ -149,7 +150,7 @@ def test_refusals_are_logged_once_an_episode_and_without_the_key():
         LENGTH.pack(5000) + b"x" * 5000,  # no Hello is as long
         LENGTH.pack(0),
         LENGTH.pack(1) + b"\xc1",
-        _frame(AckFrame(1, 1, 0.0, 0.0, 0.0)),
+        _frame(Ack(1, 1, 0.0, 0.0, 0.0)),
     ],
 )
 def test_a_first_frame_that_is_no_hello_is_refused(said):
@@ -173,7 +174,7 @@ def test_garbage_after_the_welcome_ends_this_bolt_only(said):
         bolt = ThreadBolt(s.endpoint, "b2", lambda batch: None)
         peer.sendall(_frame(hello_of("b1", 1)))
         s.until(lambda: s.joined("b1") and s.joined("b2"))
-        peer.sendall(_frame(AckFrame(9, 1, 0.0, 0.0, 0.0)) + said)
+        peer.sendall(_frame(Ack(9, 1, 0.0, 0.0, 0.0)) + said)
         left = s.until(lambda: s.left("b1"))
         assert left[0].epoch == 1
         assert left[0].reason

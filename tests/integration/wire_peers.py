@@ -17,12 +17,12 @@ import msgspec
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.worker import BoltSummary, run_bolt
 from flowctl.config import ListenSettings
+from flowctl.core.messages import Ack, Emission, End, Fail
 from flowctl.core.records import Record
 from flowctl.ports import Endpoint
 from flowctl.wire.auth import KEY_BYTES
-from flowctl.wire.frames import AckFrame, End, FailFrame, ToBolt, TupleFrame
-from flowctl.wire.server import Inbound, Joined, Left, Received, SpoutServer
-from flowctl.wire.terms import RunTerms
+from flowctl.wire.frames import ToBolt
+from flowctl.wire.server import Inbound, Joined, Left, Received, RunTerms, SpoutServer
 
 # Far more than anything here takes; only a hang gets there.
 PATIENCE_S = 20.0
@@ -93,10 +93,10 @@ class Spout:
         ]
 
     def acks(self, bolt: str) -> list[int]:
-        return [frame.tuple_id for frame in self.frames(bolt, AckFrame)]
+        return [frame.tuple_id for frame in self.frames(bolt, Ack)]
 
-    def fails(self, bolt: str) -> list[FailFrame]:
-        return self.frames(bolt, FailFrame)
+    def fails(self, bolt: str) -> list[Fail]:
+        return self.frames(bolt, Fail)
 
     def send(self, bolt: str, *frames: ToBolt) -> None:
         for frame in frames:
@@ -104,7 +104,7 @@ class Spout:
         self.server.flush()
 
     def end(self, bolt: str) -> None:
-        self.send(bolt, End())
+        self.send(bolt, End(bolt))
         self.server.close_bolt(bolt)
 
 
@@ -118,10 +118,10 @@ def spout(**settings: Any) -> Iterator[Spout]:
         opened.server.close()
 
 
-def tuple_of(tuple_id: int, *values: Any, attempt: int = 1) -> TupleFrame:
+def tuple_of(tuple_id: int, *values: Any, attempt: int = 1) -> Emission:
     """A tuple of partition "p" with the positions 0, 1, …"""
     records = [Record(place, value) for place, value in enumerate(values or ("x",))]
-    return TupleFrame(tuple_id, attempt, "p", None, records)
+    return Emission(tuple_id, "b1", attempt, "p", records, None, 0)
 
 
 class ThreadBolt:

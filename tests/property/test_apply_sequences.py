@@ -22,9 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Receipts
 from flowctl.core.rangeset import RangeSet
-from flowctl.core.records import Checkpoint, Record, Span
+from flowctl.core.records import Checkpoint, Receipts, Record, Span
 from flowctl.errors import ConfigError, FencedError, FlowctlError, SourceError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore

@@ -6,7 +6,7 @@ Replay a failure with the line that Hypothesis prints, or with `--hypothesis-see
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import pytest
 from hypothesis import settings
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowctl.core.events import TupleExpired, TupleFailed, TupleLost, TupleRefused, WindowChanged
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Position, Record
+from flowctl.core.messages import Ack, Fail, Revoked
+from flowctl.core.records import AckOutcome, Checkpoint, Position, Record
 from flowctl.core.settings import PolicyName
 from flowctl.core.spout import SpoutCore
 from flowctl.testing.clock import ManualClock
@@ -30,6 +31,14 @@ PICK = st.integers(0, 50)
 # Draining: heartbeats come 4 a second, a hung tuple is given up after 8 s, three bolts may be
 # broken one after the other, and time-outs back off up to 8 s each.
 DRAIN_STEPS_MAX = 4_000
+
+
+class Sent(NamedTuple):
+    """An ack on its way."""
+
+    bolt: str
+    epoch: int
+    ack: Ack
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -89,7 +98,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.core = SpoutCore(self.settings, checkpoint=self.saved)
         self.bolts: dict[str, Bolt] = {}
         self.processed_now: set[RecordKey] = set()  # in this run
-        self.acks: list[Ack] = []  # every ack that was ever under way in this run
+        self.acks: list[Sent] = []  # every ack that was ever under way in this run
         self.spans: dict[int, tuple[str, Position, Position]] = {}
         self.failed_on: dict[int, set[str]] = {}
         self.covered = covered_by(self.saved, self.source)
@@ -202,18 +211,13 @@ class CoreMachine(RuleBasedStateMachine):
         if answer:
             self._deliver(self.acks[-1])
 
-    def _process(self, bolt: Bolt, index: int) -> Ack:
+    def _process(self, bolt: Bolt, index: int) -> Sent:
         emission = bolt.held[index]
         del bolt.held[index]
         keys = {(emission.partition, r.position) for r in emission.records}
         self.processed.update(keys)
         self.processed_now |= keys
-        return Ack(
-            bolt=bolt.name,
-            epoch=bolt.epoch,
-            tuple_id=emission.tuple_id,
-            attempt=emission.attempt,
-        )
+        return Sent(bolt.name, bolt.epoch, Ack(emission.tuple_id, emission.attempt))
 
     @precondition(lambda self: self.acks)
     @rule(pick=PICK)
@@ -221,13 +225,14 @@ class CoreMachine(RuleBasedStateMachine):
         """An ack arrives: in any order, late, once more, or of an epoch that is over."""
         self._deliver(self.acks[-1 - pick % len(self.acks)])
 
-    def _deliver(self, ack: Ack) -> None:
+    def _deliver(self, sent: Sent) -> None:
         self.clock.advance(0.001)  # nothing is acked in the instant that it is sent
-        records = self.core.tuple_records(ack.bolt, ack.tuple_id)
-        outcome = self.core.on_ack(ack, now_s=self.clock())
-        bolt = self.bolts.get(ack.bolt)
+        ack = sent.ack
+        records = self.core.tuple_records(sent.bolt, ack.tuple_id)
+        outcome = self.core.on_ack(*sent, now_s=self.clock())
+        bolt = self.bolts.get(sent.bolt)
         is_first = bool(records)
-        if bolt is None or bolt.epoch != ack.epoch:
+        if bolt is None or bolt.epoch != sent.epoch:
             assert outcome is AckOutcome.UNKNOWN
         elif is_first:
             assert outcome in (AckOutcome.ACKED, AckOutcome.LATE)
@@ -243,14 +248,8 @@ class CoreMachine(RuleBasedStateMachine):
         bolt = self._bolt(pick)
         if bolt.held and bolt.mode == "healthy":
             emission = bolt.held.popleft()
-            self.core.on_fail(
-                bolt.name,
-                bolt.epoch,
-                emission.tuple_id,
-                reason="test",
-                now_s=self.clock(),
-                record_index=index,
-            )
+            fail = Fail(emission.tuple_id, emission.attempt, "test", record_index=index)
+            self.core.on_fail(bolt.name, bolt.epoch, fail, now_s=self.clock())
 
     @precondition(lambda self: any(b.held for b in self.bolts.values()))
     @rule(pick=PICK, after_s=st.sampled_from([None, 0.0, 3.0]))
@@ -258,14 +257,9 @@ class CoreMachine(RuleBasedStateMachine):
         bolt = self._bolt(pick)
         if bolt.held and bolt.mode == "healthy":
             emission = bolt.held.popleft()
-            self.core.on_refused(
-                bolt.name,
-                bolt.epoch,
-                emission.tuple_id,
-                reason="test",
-                after_s=after_s,
-                now_s=self.clock(),
-            )
+            sent = (emission.tuple_id, emission.attempt)
+            fail = Fail(*sent, "test", is_refused=True, after_s=after_s)
+            self.core.on_fail(bolt.name, bolt.epoch, fail, now_s=self.clock())
 
     @rule()
     def beat(self) -> None:
@@ -280,9 +274,8 @@ class CoreMachine(RuleBasedStateMachine):
             if bolt is None or bolt.mode == "frozen":
                 continue
             given = bolt.give_back(order)  # unbegun, which is no failure
-            self.core.on_revoked(
-                bolt.name, bolt.epoch, [e.tuple_id for e in given], now_s=self.clock()
-            )
+            said = Revoked([e.tuple_id for e in given])
+            self.core.on_revoked(bolt.name, bolt.epoch, said, now_s=self.clock())
             self._read_events()
             for emission in given:  # also where it had expired before
                 self.failed_on.get(emission.tuple_id, set()).discard(bolt.name)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowctl.core.driver import pump
-from flowctl.core.records import Ack, Checkpoint, Emission, Record
+from flowctl.core.messages import Ack, Emission
+from flowctl.core.records import Checkpoint, Record
 from flowctl.core.spout import SpoutCore
 from tests.core_driver import core_settings
 
@@ -58,8 +59,7 @@ class Run:
         for _ in range(self.rng.randint(0, len(self.flying))):
             e = self.flying.pop()
             self.processed.update(int(r.position) for r in e.records)  # type: ignore[arg-type]
-            ack = Ack(bolt=e.bolt, epoch=1, tuple_id=e.tuple_id, attempt=e.attempt)
-            self.core.on_ack(ack, now_s=self.now_s)
+            self.core.on_ack(e.bolt, 1, Ack(e.tuple_id, e.attempt), now_s=self.now_s)
             self.acked_since_save += len(e.records)
 
 

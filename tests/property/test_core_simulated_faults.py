@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from flowctl.core.settings import PolicyName
 from flowctl.core.state import Liveness
 from flowctl.simulation.engine import Simulation
@@ -148,14 +148,14 @@ def run(scenario: Scenario, policy: str, rules: dict[str, Any]) -> Simulation:
     """Run it to the end of the data, watched."""
     simulation = Simulation(scenario, settings_of(policy, scenario, rules), 1)
     processed: set[tuple[int, int]] = set()
-    completed = simulation.tally.completed
+    completed = simulation.work_done.completed
 
     def note(bolt: int, sending: Sending, at_s: float) -> None:
         last = sending.first + sending.count
         processed.update((sending.spout, record) for record in range(sending.first, last))
         completed(bolt, sending, at_s)
 
-    simulation.tally.completed = note  # type: ignore[method-assign]
+    simulation.work_done.completed = note  # type: ignore[method-assign]
     for spout in simulation.spouts:
         Watched(spout, processed)
     simulation.loop.run(LIMIT_S)

@@ -15,9 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from flowctl.core.records import Ack
 from tests.core_world import Bolt
-from tests.property.test_core_machine import PICK, CoreMachine
+from tests.property.test_core_machine import PICK, CoreMachine, Sent
 
 pytestmark = pytest.mark.on_change()
 
@@ -33,7 +32,7 @@ class TellingMachine(CoreMachine):
 
     def _boot(self) -> None:
         super()._boot()
-        self.under_way: list[Ack] = []
+        self.under_way: list[Sent] = []
         self.times = (0.0, 0.001, 0.0)
         self.idle_s = 0.0
 
@@ -51,9 +50,9 @@ class TellingMachine(CoreMachine):
             return
         wait_s, service_s, idle_s = self.times
         self.idle_s += idle_s
-        ack = self._process(bolt, index % min(bolt.slots, len(bolt.held)))
+        sent = self._process(bolt, index % min(bolt.slots, len(bolt.held)))
         told = {"wait_s": wait_s, "service_s": service_s, "idle_total_s": self.idle_s}
-        self.under_way.append(msgspec.structs.replace(ack, **told))
+        self.under_way.append(sent._replace(ack=msgspec.structs.replace(sent.ack, **told)))
         if answer:
             self._deliver_of(bolt)
 
@@ -64,10 +63,10 @@ class TellingMachine(CoreMachine):
         self._deliver_of(self._bolt(pick))
 
     def _deliver_of(self, bolt: Bolt) -> None:
-        arrived = [ack for ack in self.under_way if ack.bolt == bolt.name]
-        self.under_way = [ack for ack in self.under_way if ack.bolt != bolt.name]
-        for ack in arrived:
-            self._deliver(ack)
+        arrived = [sent for sent in self.under_way if sent.bolt == bolt.name]
+        self.under_way = [sent for sent in self.under_way if sent.bolt != bolt.name]
+        for sent in arrived:
+            self._deliver(sent)
 
     @rule()
     def end(self) -> None:

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from flowctl.core.records import AckOutcome, Emission
+from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome
 from tests.core_driver import Driver
 
 pytestmark = pytest.mark.on_change()

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flowctl.bolts.range_claims import PROGRESS_EARLY, PROGRESS_EVERY_S, Part, RangeClaims
-from flowctl.bolts.range_pace import RECORDS_MAX, SHARE, TARGET_S, Pace
+from flowctl.bolts.range_claims import PROGRESS_EARLY, PROGRESS_EVERY_S, RangeClaims
+from flowctl.bolts.range_pace import RECORDS_MAX, SHARE, TARGET_S, BatchPace
+from flowctl.core.messages import Processed
 
 pytestmark = pytest.mark.on_change()
 
@@ -50,7 +51,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             self.claims.failed()
             self.failed += range(begin, end)
         else:
-            self.claims.done(Part(records=end - begin, sink_s=sink_s))
+            self.claims.done(Processed(records=end - begin, sink_s=sink_s))
             self.processed += range(begin, end)
 
     @rule(request=st.integers(0, 5), keep=SHARES)
@@ -69,8 +70,9 @@ class ClaimsMachine(RuleBasedStateMachine):
     def report(self, *, at_once: bool) -> None:
         told = self.claims.progress(self.now_s, at_once=at_once)
         if told is not None:
-            positions = range(told.start, told.done_through)
-            assert told.part.records == len(positions)
+            start, through, did = told
+            positions = range(start, through)
+            assert did.records == len(positions)
             self.told += positions
             if not at_once:
                 self.check_pace()
@@ -108,7 +110,7 @@ TestClaims = ClaimsMachine.TestCase
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.floats(1e-7, 20)), min_size=1, max_size=30))
 def test_a_batch_takes_about_the_target_once_costs_are_known(costs):
-    pace = Pace()
+    pace = BatchPace()
     for share, record_s in costs:
         before = pace.records
         records = max(1, pace.next_records // share)
@@ -125,7 +127,7 @@ def test_a_batch_takes_about_the_target_once_costs_are_known(costs):
 
 @given(st.floats(1e-4, 0.05), st.floats(0.2, 3))
 def test_a_kill_repeats_a_share_of_what_is_done_and_long_jobs_have_few_batches(record_s, longest_s):
-    pace, done_s, batches = Pace(longest_s), 0.0, 0
+    pace, done_s, batches = BatchPace(longest_s), 0.0, 0
     while done_s < 100 * longest_s:
         records = pace.next_records
         batch_s = records * record_s
@@ -138,7 +140,7 @@ def test_a_kill_repeats_a_share_of_what_is_done_and_long_jobs_have_few_batches(r
 
 
 def test_a_first_call_that_imports_for_seconds_does_not_make_batches_long():
-    pace = Pace(2.0)
+    pace = BatchPace(2.0)
     pace.took(pace.records, 20.0)
     done = 0
     while done * 0.001 < 5.0:

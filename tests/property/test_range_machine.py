@@ -19,10 +19,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowctl.core.counters import Counters
-from flowctl.core.joined import Beat
+from flowctl.core.messages import (
+    Fail,
+    Heartbeat,
+    Progress,
+    RangeEmission,
+    RangeFail,
+    Revoked,
+    Split,
+)
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Progress, RangeEmission, RangeFailed, SplitOrder
 from flowctl.core.records import Checkpoint
 from flowctl.core.settings import CoreSettings
 from flowctl.simulation.catalogue import CATALOGUE
@@ -31,7 +38,7 @@ from flowctl.simulation.scenario import Scenario
 from flowctl.simulation.workload import Workload
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.range_invariants import check_ranges
-from tests.range_world import Message, RangeBolt, Source
+from tests.range_world import RangeBolt, Said, Source
 
 pytestmark = pytest.mark.on_change()
 
@@ -78,7 +85,7 @@ class RangeMachine(RuleBasedStateMachine):
             CoreSettings(), checkpoint=self.saved, has_dead_letter=True, range_s=1.0
         )
         self.bolts: dict[str, RangeBolt] = {}
-        self.said: list[Message] = []  # all that was ever said in this run
+        self.said: list[Said] = []  # all that was ever said in this run
         self.core.offer_extents(self.extents)
         self.core.end_of_input(now_s=self.clock())
 
@@ -154,14 +161,14 @@ class RangeMachine(RuleBasedStateMachine):
             bolt = self.bolts.get(order.bolt)
             if bolt is None or bolt.is_frozen:
                 continue
-            if isinstance(order, SplitOrder):
+            if isinstance(order, Split):
                 answer = bolt.split(order)
                 if not lost:
                     bolt.outbox.append(answer)
                 self.said.append(answer)
             else:
                 given = bolt.give_back(order)
-                self.core.on_revoked(bolt.name, bolt.epoch, given, now_s=self.clock())
+                self.core.on_revoked(bolt.name, bolt.epoch, Revoked(given), now_s=self.clock())
 
     @precondition(lambda self: self.bolts)
     @rule(pick=PICK, records=st.integers(1, 4), tells=st.booleans())
@@ -185,18 +192,19 @@ class RangeMachine(RuleBasedStateMachine):
     @rule(pick=PICK)
     def hear_again(self, pick: int) -> None:
         """Something that was said arrives once more, or an answer at last."""
-        message = self.said[-1 - pick % len(self.said)]
-        if not isinstance(message, RangeFailed):
-            self._deliver(message)
+        said = self.said[-1 - pick % len(self.said)]
+        if not isinstance(said.message, RangeFail):
+            self._deliver(said)
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, said: Said) -> None:
         core, now_s = self.core, self.clock()
+        bolt, epoch, message = said
         if isinstance(message, Progress):
-            core.on_progress(message, now_s=now_s)
-        elif isinstance(message, RangeFailed):
-            core.on_range_failed(message, now_s=now_s)
+            core.on_progress(bolt, epoch, message, now_s=now_s)
+        elif isinstance(message, RangeFail):
+            core.on_range_fail(bolt, epoch, message, now_s=now_s)
         else:
-            core.on_split(message, now_s=now_s)
+            core.on_split(bolt, epoch, message, now_s=now_s)
 
     def _beat(self, bolt: RangeBolt) -> None:
         """A sign of life; it does not overtake what the bolt said before."""
@@ -205,7 +213,9 @@ class RangeMachine(RuleBasedStateMachine):
                 self._deliver(bolt.outbox.popleft())
             busy = bool(bolt.ranges)
             queued = max(0, len(bolt.ranges) - 1)
-            self.core.on_heartbeat(bolt.name, bolt.epoch, Beat(busy, queued), now_s=self.clock())
+            self.core.on_heartbeat(
+                bolt.name, bolt.epoch, Heartbeat(busy, queued), now_s=self.clock()
+            )
 
     @rule(by_s=st.floats(0.001, 0.3))
     def wait(self, by_s: float) -> None:
@@ -331,7 +341,7 @@ class Noted:
     """A core whose decisions are written down, in order."""
 
     WORDS: Final = {
-        "poll_emit", "poll_order", "poll_event", "on_progress", "on_range_failed", "on_split",
+        "poll_emit", "poll_order", "poll_event", "on_progress", "on_range_fail", "on_split",
         "next_deadline_s", "poll_dead_letter",
     }  # fmt: skip
 
@@ -384,7 +394,10 @@ class Chronicle(RangeMachine):
             self.step(chance.random(), chance.randrange(50))
             self.is_in_order()
         self.teardown()
-        self.lines += [str(self.core.checkpoint()), str(self.core.counters)]
+        self.lines += [
+            str(self.core.checkpoint()),
+            str(msgspec.structs.astuple(self.core.counters)),
+        ]
 
     def step(self, drawn: float, pick: int) -> None:
         part = "pq"[pick % 2]
@@ -412,15 +425,15 @@ class Chronicle(RangeMachine):
             return
         working = bolt.ranges[0]
         stop = min(working.stop, working.at + 1 + pick)
-        failed = RangeFailed(
-            bolt=bolt.name, epoch=bolt.epoch, tuple_id=working.emission.tuple_id,
-            start=working.at, stop=stop, records=1 + pick // 10, reason="no room",
-            is_refused=pick % 3 > 0, after_s=0.1 * (pick % 4) or None, is_read_error=pick % 3 == 0,
+        fail = Fail(
+            working.emission.tuple_id, 1, "no room", is_refused=pick % 3 > 0,
+            after_s=0.1 * (pick % 4) or None, is_read_error=pick % 3 == 0,
         )  # fmt: skip
+        failed = RangeFail(fail, working.at, stop, 1 + pick // 10)
         working.at = stop
         if working.at >= working.stop:
             bolt.ranges.popleft()
-        self._deliver(failed)
+        self._deliver(Said(bolt.name, bolt.epoch, failed))
 
     def disturb(self, pick: int, part: str) -> None:
         match pick % 6:
@@ -482,7 +495,9 @@ def test_each_decision_about_ranges_is_the_committed_one(tmp_path: Path) -> None
         said = "\n".join(lines)
         (tmp_path / f"{name}.txt").write_text(said, encoding="utf-8")
         digest = hashlib.sha256(said.encode()).hexdigest()[:16]
-        found.append(f"{name}: {counters.emitted} ranges, {counters.splits} splits, {digest}\n")
+        found.append(
+            f"{name}: {counters.tuples_emitted} ranges, {counters.ranges_split} splits, {digest}\n"
+        )
     chronicles = "".join(found)
     if os.environ.get("FLOWCTL_SNAPSHOTS") == "write":
         CHRONICLES.write_text(chronicles, encoding="utf-8")

@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 import pytest
 
-from flowctl.bolts.range_pace import DEAR_CALLS, FIRST_RECORDS, RECORDS_MAX, TARGET_S, Pace
+from flowctl.bolts.range_pace import DEAR_CALLS, FIRST_RECORDS, RECORDS_MAX, TARGET_S, BatchPace
 
 pytestmark = pytest.mark.on_change()
 
@@ -28,7 +28,7 @@ def pareto(rng: Random) -> float:
     return rng.paretovariate(1.5) / 3
 
 
-def batches(pace: Pace, cost_s: Callable[[int], float], count: int) -> list[Batch]:
+def batches(pace: BatchPace, cost_s: Callable[[int], float], count: int) -> list[Batch]:
     """Let ``pace`` choose the sizes of so many batches, of which ``cost_s`` tells the times."""
     made = []
     for _ in range(count):
@@ -63,7 +63,7 @@ def test_a_dear_call_gets_so_many_records_that_it_costs_little(
 ) -> None:
     reached = []
     for seed in range(20):
-        pace = Pace()
+        pace = BatchPace()
         made = batches(pace, calls(call_s, record_s, seed), 300)
         reached.append(record_s * throughput(made[100:]))
         assert pace.call_s < 1.15 * call_s
@@ -75,7 +75,7 @@ def test_a_dear_call_gets_so_many_records_that_it_costs_little(
 
 def test_a_dear_call_is_known_after_some_tens_of_calls() -> None:
     for seed in range(20):
-        made = batches(Pace(), calls(0.3, 0.001, seed), 60)
+        made = batches(BatchPace(), calls(0.3, 0.001, seed), 60)
         assert 0.001 * throughput(made) > 0.3, seed  # one by one it would be .003
 
 
@@ -83,7 +83,7 @@ def test_a_dear_call_is_known_after_some_tens_of_calls() -> None:
 @pytest.mark.parametrize("record_s", [0.00001, 0.001, 0.02])
 def test_a_cheap_call_changes_nothing(call_s: float, record_s: float) -> None:
     for seed in range(10):
-        pace = Pace()
+        pace = BatchPace()
         made = batches(pace, calls(call_s, record_s, seed), 300)[20:]
         wanted = min((TARGET_S - call_s) / record_s, RECORDS_MAX)
         usual = [records for records, _ in made if 2 * records > wanted]
@@ -105,7 +105,7 @@ DRAWS: dict[str, Callable[[Random], float]] = {
 def test_records_of_seconds_are_not_taken_for_dear_calls(draw: str, record_s: float) -> None:
     runs, few = 200, 0
     for seed in range(runs):
-        made = batches(Pace(), each(record_s, seed, DRAWS[draw]), 200)
+        made = batches(BatchPace(), each(record_s, seed, DRAWS[draw]), 200)
         sizes = [records for records, _ in made[1:]]
         assert max(sizes) <= 2 * FIRST_RECORDS
         assert fmean(sizes) < 1.5
@@ -117,9 +117,9 @@ def test_records_of_seconds_are_not_taken_for_dear_calls(draw: str, record_s: fl
 def test_records_of_which_a_few_fit_get_about_as_many_as_without_trials(draw: str) -> None:
     sizes, without = [], []
     for seed in range(50):
-        made = batches(Pace(), each(0.05, seed, DRAWS[draw]), 200)
+        made = batches(BatchPace(), each(0.05, seed, DRAWS[draw]), 200)
         sizes += [records for records, _ in made[1:]]
-        pace, cost_s = Pace(), each(0.05, seed, DRAWS[draw])
+        pace, cost_s = BatchPace(), each(0.05, seed, DRAWS[draw])
         for _ in range(200):
             without.append(pace.records)
             pace.took(pace.records, cost_s(pace.records))
@@ -131,7 +131,7 @@ def test_a_source_in_which_costs_drift_has_no_dear_calls() -> None:
     longest = 0.0
     for seed in range(20):
         rng, at, factor = Random(seed), 0, 1.0
-        pace = Pace()
+        pace = BatchPace()
 
         def cost_s(records: int, rng: Random = rng) -> float:
             nonlocal at, factor
@@ -148,7 +148,7 @@ def test_a_source_in_which_costs_drift_has_no_dear_calls() -> None:
 
 def test_a_bolt_that_becomes_slower_has_no_dear_calls() -> None:
     for slower in (5, 100):
-        pace = Pace()
+        pace = BatchPace()
         batches(pace, calls(0.0, 0.001, 1), 50)
         batches(pace, calls(0.0, 0.001 * slower, 2), 50)
         made = batches(pace, calls(0.0, 0.001 * slower, 3), 50)
@@ -157,7 +157,7 @@ def test_a_bolt_that_becomes_slower_has_no_dear_calls() -> None:
 
 
 def test_a_first_call_that_imports_says_nothing_of_the_others() -> None:
-    pace = Pace()
+    pace = BatchPace()
     pace.took(pace.next_records, 20.0)
     made = batches(pace, calls(0.0, 0.001, 1, noise=0.01), 60)
     assert pace.call_s == 0
@@ -165,7 +165,7 @@ def test_a_first_call_that_imports_says_nothing_of_the_others() -> None:
 
 
 def test_calls_that_become_cheap_or_dear_are_noticed() -> None:
-    pace = Pace()
+    pace = BatchPace()
     batches(pace, calls(0.3, 0.001, 1), 200)
     assert pace.call_s > 0.15
     made = batches(pace, calls(0.0, 0.001, 2), 120)
@@ -176,11 +176,11 @@ def test_calls_that_become_cheap_or_dear_are_noticed() -> None:
 
 
 def test_a_trial_is_small_and_of_single_records_it_has_two() -> None:
-    pace = Pace()
+    pace = BatchPace()
     batches(pace, lambda records: 0.02 * records, 20)
     sizes = [records for records, _ in batches(pace, lambda records: 0.02 * records, 60)]
     assert min(sizes) == 1 < max(sizes) <= pace.records
-    pace = Pace()
+    pace = BatchPace()
     batches(pace, lambda records: 1.0 * records, 20)
     sizes = [records for records, _ in batches(pace, lambda records: 1.0 * records, 60)]
     assert set(sizes) == {1, 2}
@@ -189,14 +189,14 @@ def test_a_trial_is_small_and_of_single_records_it_has_two() -> None:
 
 def test_where_a_short_batch_has_shown_that_calls_are_cheap_there_are_few_trials() -> None:
     """Each costs a save; calls that become dear are noticed all the same, see above."""
-    pace = Pace()
+    pace = BatchPace()
     made = batches(pace, lambda records: 0.001 * records, 2_000)
     assert sum(2 * records < 150 for records, _ in made[20:]) < 12
 
 
 def test_batches_that_end_early_teach_too() -> None:
     """As at the end of a block: whatever the sizes are, dear calls are seen."""
-    pace, rng, cost_s = Pace(), Random(1), calls(0.3, 0.001, 1)
+    pace, rng, cost_s = BatchPace(), Random(1), calls(0.3, 0.001, 1)
     for _ in range(300):
         records = min(pace.next_records, rng.randint(1, 3_000))
         pace.took(records, cost_s(records))

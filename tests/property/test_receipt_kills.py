@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import event, given
 
-from flowctl.core.ranges.messages import Receipts
 from flowctl.core.rangeset import RangeSet
+from flowctl.core.records import Receipts
 from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore

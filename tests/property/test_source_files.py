@@ -27,9 +27,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowctl.config import Settings
+from flowctl.core.messages import Emission, Processed, Progress, RangeEmission
 from flowctl.core.ranges.core import RangeCore
-from flowctl.core.ranges.messages import Progress, RangeEmission
-from flowctl.core.records import Checkpoint, Emission, Record
+from flowctl.core.records import Checkpoint, Record
 from flowctl.core.settings import CoreSettings
 from flowctl.errors import SourceError
 from flowctl.range_ports import RangeProducer
@@ -175,11 +175,9 @@ class ByReference:
                 assert not known.intersection(map(repr, rows)), "it was saved as done"
                 given += rows
                 clock.advance(0.01)
-                told = Progress(
-                    bolt="a", epoch=1, tuple_id=emission.tuple_id, attempt=1, start=at,
-                    done_through=through, idle_total_s=0.0, records=len(rows), service_s=0.01,
-                )  # fmt: skip
-                core.on_progress(told, now_s=clock())
+                did = Processed(records=len(rows), service_s=0.01)
+                told = Progress(emission.tuple_id, 1, at, through, 0.0, did)
+                core.on_progress("a", 1, told, now_s=clock())
                 at = through
                 done.update(map(repr, rows))
                 if self.chance.random() < 0.4:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowctl.core.events import TupleDropped
-from flowctl.core.records import Ack, Emission
+from flowctl.core.messages import Emission, SettledAck
 from flowctl.core.trees.settlement import Settlement
 from tests.topology_driver import RECORD_S, Hub
 from tests.topology_pieces import Pieces
@@ -66,9 +66,7 @@ class World:
             hub.kill(emission.bolt)
         elif chance < self.kills + self.fails:
             hub.process_one(emission)
-            hub.core.on_fail(
-                emission.bolt, epoch, emission.tuple_id, reason="failed", now_s=hub.now_s
-            )
+            hub.fail(emission, "failed")
         elif chance < self.kills + self.fails + self.lates:
             self.late.append((emission, epoch, hub.process_one(emission)))
             hub.now_s += rng.choice([0.1, 2.0, TREE_TIMEOUT_S])
@@ -77,19 +75,9 @@ class World:
 
     def _ack_late(self) -> None:
         emission, epoch, settlement = self.late.popleft()
-        self.hub.core.on_ack(
-            Ack(
-                bolt=emission.bolt,
-                epoch=epoch,
-                tuple_id=emission.tuple_id,
-                attempt=emission.attempt,
-                wait_s=0.0,
-                service_s=RECORD_S,
-                idle_total_s=0.0,
-                settlement=settlement,
-            ),
-            now_s=self.hub.now_s,
-        )
+        sent = (emission.tuple_id, emission.attempt)
+        ack = SettledAck(*sent, 0.0, RECORD_S, 0.0, settlement=settlement)
+        self.hub.core.on_ack(emission.bolt, epoch, ack, now_s=self.hub.now_s)
 
     def run(self) -> None:
         hub = self.hub
@@ -153,7 +141,7 @@ def test_no_effect_is_doubled_nothing_hangs_and_what_is_lost_is_told(mode: str, 
     counters = core.counters
     assert counters.records_dropped == len(dropped)
     assert counters.records_acked + counters.records_dropped == ROOTS
-    assert (world.hub.figures.replayed, counters.hedged) == (0, 0)
+    assert (world.hub.figures.replayed, counters.tuples_hedged) == (0, 0)
     assert (world.hub.figures.ledger_now, world.hub.figures.pending_now) == (0, 0)
     assert not any(stage.parcels for stage in core._in_order)
     assert not any(each.has_lost for stage in core._in_order for each in stage.cores)

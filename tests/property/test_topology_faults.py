@@ -61,7 +61,7 @@ def test_with_refusals_each_way_of_each_root_arrives_once(seed: int) -> None:
     wanted = {(n, path): 1 for n in range(ROOTS) for path in pieces.paths["sink"]}
     assert pieces.arrived == wanted
     assert (hub.figures.complete, hub.figures.failed, hub.figures.ledger_now) == (ROOTS, 0, 0)
-    assert hub.core.counters.refused > 0
+    assert hub.core.counters.calls_refused > 0
     assert not any(stage.parcels for stage in hub.core._in_order)
 
 

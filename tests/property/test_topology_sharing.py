@@ -137,7 +137,7 @@ def test_nothing_is_claimed_that_was_not_done_and_all_is_done_in_the_end(seed: i
     while (event := core.poll_event()) is not None:
         world.hub.events.append(event)
     gone = [e for e in world.hub.events if isinstance(e, PartitionTakenAway)]
-    assert core.counters.handed_over >= sum(e.handed_over for e in gone)
+    assert core.counters.tuples_handed_over >= sum(e.handed_over for e in gone)
     assert len(core._roots.trees) == 0
     for _ in range(4):  # what late branches said of trees that had failed
         world.hub.now_s += 1.1e6

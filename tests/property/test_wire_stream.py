@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowctl.core.messages import Emission, End, Revoke
 from flowctl.core.records import Record
 from flowctl.errors import WireError
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
-from flowctl.wire.frames import End, Revoke, ToBolt, TupleFrame
+from flowctl.wire.frames import ToBolt
 
 pytestmark = pytest.mark.on_change()
 
@@ -23,14 +24,16 @@ VALUES = st.recursive(
     max_leaves=5,
 )
 TUPLES = st.builds(
-    TupleFrame,
+    Emission,
     tuple_id=INTS,
+    bolt=st.text(max_size=5),
     attempt=INTS,
     partition=st.text(max_size=5),
     acked_through=st.none() | POSITIONS,
     records=st.lists(st.builds(Record, position=POSITIONS, value=VALUES), max_size=4),
+    size_bytes=INTS,
 )
-FRAMES = TUPLES | st.builds(Revoke, st.lists(INTS, max_size=5)) | st.just(End())
+FRAMES = TUPLES | st.builds(Revoke, st.just("b"), st.lists(INTS, max_size=5)) | st.just(End("b"))
 
 
 def _pieces(data: bytes, cuts: list[int]) -> list[bytes]:

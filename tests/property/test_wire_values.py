@@ -24,12 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowctl.core.buffer import sizes_of
+from flowctl.core.messages import Emission, SettledAck
 from flowctl.core.records import Record
 from flowctl.core.trees.settlement import Emitted, Settlement
 from flowctl.errors import SourceError, WireError
 from flowctl.wire.codec import LENGTH_BYTES, FrameReader, FrameWriter, decoder_of
-from flowctl.wire.frames import SettledFrame, TupleFrame
-from flowctl.wire.refusals import NotCarriedError
+from flowctl.wire.not_encodable import NotCarriedError
 from flowctl.wire.values import (
     carry_emits,
     carry_records,
@@ -254,8 +254,8 @@ def over_the_wire(values: list[Any]) -> list[Any]:
         assert record.value is value
     assert list(sizes) == sizes_of(records)
     writer = FrameWriter(1 << 30)
-    writer.append(TupleFrame(1, 1, "p", None, list(records)))
-    (frame,) = FrameReader(decoder_of(TupleFrame), 1 << 30).feed(writer.take())
+    writer.append(Emission(1, "b1", 1, "p", list(records), None, 0))
+    (frame,) = FrameReader(decoder_of(Emission), 1 << 30).feed(writer.take())
     return [record.value for record in frame.records]
 
 
@@ -265,11 +265,11 @@ def through_the_hub(value: Any) -> Any:
     carry_emits(emits, 0)
     assert emits[0].value is value
     writer = FrameWriter(1 << 30)
-    writer.append(SettledFrame(1, 1, 0.0, 0.0, 0.0, None, Settlement(emits)))
-    (frame,) = FrameReader(decoder_of(SettledFrame, keep_hook), 1 << 30).feed(writer.take())
+    writer.append(SettledAck(1, 1, 0.0, 0.0, 0.0, None, Settlement(emits)))
+    (frame,) = FrameReader(decoder_of(SettledAck, keep_hook), 1 << 30).feed(writer.take())
     at_hub = frame.settlement.emits[0].value
-    writer.append(SettledFrame(1, 1, 0.0, 0.0, 0.0, None, Settlement([Emitted(at_hub, [])])))
-    (frame,) = FrameReader(decoder_of(SettledFrame), 1 << 30).feed(writer.take())
+    writer.append(SettledAck(1, 1, 0.0, 0.0, 0.0, None, Settlement([Emitted(at_hub, [])])))
+    (frame,) = FrameReader(decoder_of(SettledAck), 1 << 30).feed(writer.take())
     return frame.settlement.emits[0].value
 
 
@@ -318,9 +318,9 @@ def test_bytes_of_others_are_a_value_or_an_error_of_ours(data: bytes) -> None:
         wrapped = bytes([0xC7, len(data), code]) + data
         with contextlib.suppress(WireError):
             decode_value(wrapped)
-        reader = FrameReader(decoder_of(TupleFrame), 1 << 20)
+        reader = FrameReader(decoder_of(Emission), 1 << 20)
         writer = FrameWriter(1 << 20)
-        writer.append(TupleFrame(1, 1, "p", None, [Record(1, "VALUE")]))
+        writer.append(Emission(1, "b1", 1, "p", [Record(1, "VALUE")], None, 0))
         frame = bytes(writer.take()).replace(b"\xa5VALUE", wrapped)
         body = frame[LENGTH_BYTES:]
         with contextlib.suppress(WireError):

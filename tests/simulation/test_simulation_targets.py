@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import fakeredis
 import pytest
 
-from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Report, Sums
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Sums, WorkerReport
 from flowctl.simulation.target_catalogue import ROWS
 from flowctl.simulation.target_place import Place
 from flowctl_redis.pacing import RedisExchange
@@ -53,7 +53,7 @@ def test_the_place_does_what_the_script_does(seed: int, monkeypatch: pytest.Monk
             assert (one.table.goals, one.table.total) == (other.table.goals, other.table.total)
 
 
-def some_report(chance: random.Random) -> Report:
+def some_report(chance: random.Random) -> WorkerReport:
     worker = chance.choice("abcd")
     goals = {chance.choice("abcd"): (chance.randint(0, 4), float(chance.randint(0, 60)))}
     decision = Decision(chance.randint(1, 8), "why", goals) if chance.random() < 0.3 else None
@@ -61,4 +61,4 @@ def some_report(chance: random.Random) -> Report:
     claim = Claim(worker, chance.choice("xy"), 1.0, 2, RATE_MOST, holds, 1, chance.random() < 0.5)
     done = Sums(1, 2.0, 0.5, 1, 0, 0.25) if chance.random() < 0.5 else Sums()
     rate, leaves = float(chance.randint(0, 60)), chance.random() < 0.1
-    return Report(claim, rate, done, 2.0, 4, 100.0, leaves, decision)
+    return WorkerReport(claim, rate, done, 2.0, 4, 100.0, leaves, decision)

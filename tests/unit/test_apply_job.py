@@ -17,8 +17,7 @@ import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Receipts
-from flowctl.core.records import Checkpoint, Record, Span
+from flowctl.core.records import Checkpoint, Receipts, Record, Span
 from flowctl.errors import ConfigError, InternalError, UnrunnableError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore

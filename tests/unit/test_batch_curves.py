@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from flowctl.bolts.range_pace import Pace
+from flowctl.bolts.range_pace import BatchPace
 from flowctl.core.settings import TupleSettings
 from flowctl.delivery.batch_rows import BatchRows
 from flowctl.delivery.rows_per_call import RowsPerCall
@@ -52,7 +52,7 @@ def calls(call_s: float, row_s: float, most_s: float) -> Iterator[int]:
 def range_batches(call_s: float, row_s: float, longest_s: float, noise: float) -> Iterator[str]:
     """What a slot cuts from blocks of 40,000 and of 700 records; later a call costs a tenth."""
     chance = random.Random(f"{call_s} {row_s} {noise}")
-    pace = Pace(longest_s)
+    pace = BatchPace(longest_s)
     left = 0
     for batch in range(60):
         left = left or (40_000 if batch < 30 else 700)

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.messages import Emission, Revoke
 from flowctl.core.records import Record, Span
 from flowctl.errors import WireError
 from flowctl.simulation.catalogue import CATALOGUE
@@ -21,7 +22,7 @@ from flowctl.simulation.scenario import Loss
 from flowctl.simulation.sink import SharedSink
 from flowctl.wire.auth import MAGIC, NONCE_BYTES, PROOF_BYTES
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
-from flowctl.wire.frames import Hello, Revoke, TupleFrame, Welcome
+from flowctl.wire.frames import Hello, Welcome
 from tests.benchmarks import control_trace
 from tests.benchmarks.control_cases import CASES, LEFT_OUT, SHIPPED, shortened
 from tests.benchmarks.control_faults import signals_of
@@ -165,15 +166,15 @@ def test_the_network_loses_the_tuples_that_the_simulator_loses(bolt: int) -> Non
     hello = PROOF + _frames(Hello(1, f"b{bolt + 1}", 1, 1, "host"))
     for byte in hello:
         losses.note(bytes([byte]))
-    tuples = [TupleFrame(n, 1, "p", None, [Record(n, None)]) for n in range(100)]
-    stream = PROOF + _frames(Welcome(1, 1, 1), *tuples[:50], Revoke([1]), *tuples[50:])
+    tuples = [Emission(n, "b1", 1, "p", [Record(n, None)], None, 0) for n in range(100)]
+    stream = PROOF + _frames(Welcome(1, 1, 1), *tuples[:50], Revoke("b1", [1]), *tuples[50:])
     left = b"".join(losses.left_of(stream[at : at + 11]) for at in range(0, len(stream), 11))
-    reader = FrameReader(decoder_of(Welcome | TupleFrame | Revoke), 1 << 20)
+    reader = FrameReader(decoder_of(Welcome | Emission | Revoke), 1 << 20)
     arrived = reader.feed(left[len(PROOF) :])
     rng = Random(f"bolt 5 {bolt}")
     rng.random()  # its heartbeat's
     kept = [t for t in tuples if bolt == 3 or rng.random() >= 0.3]
-    assert [frame for frame in arrived if isinstance(frame, TupleFrame)] == kept
+    assert [frame for frame in arrived if isinstance(frame, Emission)] == kept
     assert len(arrived) == len(kept) + 2
     assert reader.is_between_frames
 
@@ -181,7 +182,7 @@ def test_the_network_loses_the_tuples_that_the_simulator_loses(bolt: int) -> Non
 def test_a_stranger_breaks_the_network_loudly() -> None:
     losses = Losses(CATALOGUE["lossy"], 5)
     with pytest.raises(WireError):
-        losses.note(PROOF + _frames(Revoke([1])))
+        losses.note(PROOF + _frames(Revoke("b1", [1])))
 
 
 def test_the_sink_is_as_late_as_it_should_be_and_no_later() -> None:

@@ -4,15 +4,15 @@ import msgspec
 import pytest
 
 from flowctl.bolts.outcomes import dying_of, fail_of
+from flowctl.core.messages import Emission, Fail
 from flowctl.core.records import Record
 from flowctl.errors import FencedError, without_secrets
 from flowctl.failure import texts
-from flowctl.wire.frames import FailFrame, TupleFrame
 
-FRAME = TupleFrame(7, 3, "p", None, [Record(1, "x")])
+FRAME = Emission(7, "b1", 3, "p", [Record(1, "x")], None, 0)
 
 
-def _fail(error: BaseException, record_index: int | None = None) -> FailFrame:
+def _fail(error: BaseException, record_index: int | None = None) -> Fail:
     def user_code() -> None:
         raise error
 
@@ -29,7 +29,7 @@ def test_it_names_the_error_and_where_it_was_raised():
     assert (frame.tuple_id, frame.attempt, frame.record_index) == (7, 3, 4)
     assert frame.error == "ValueError: bad line"
     assert "user_code" in frame.traceback
-    assert not frame.fenced
+    assert not frame.is_fenced
 
 
 def test_an_error_without_a_text_is_its_name():
@@ -40,7 +40,7 @@ def test_an_error_without_a_text_is_its_name():
 
 
 def test_a_fenced_sink_is_told_apart():
-    assert _fail(FencedError("a newer driver")).fenced
+    assert _fail(FencedError("a newer driver")).is_fenced
 
 
 @pytest.mark.parametrize("text", ["x" * 50_000_000, "ü" * 5000])

@@ -8,10 +8,10 @@ import pytest
 
 from flowctl.bolts.link import Link
 from flowctl.bolts.promise import LOOKS_IN_VAIN
+from flowctl.core.messages import Ack, Emission, Heartbeat
 from flowctl.core.records import Record
 from flowctl.ports import Endpoint
 from flowctl.wire.codec import FrameReader, decoder_of
-from flowctl.wire.frames import AckFrame, Heartbeat, TupleFrame
 
 
 class Wire:
@@ -19,7 +19,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: list[list[int]] = []
-        self._reader = FrameReader(decoder_of(AckFrame), 1000)
+        self._reader = FrameReader(decoder_of(Ack), 1000)
 
     def send(self, data: bytearray) -> int:
         self.sent.append([frame.tuple_id for frame in self._reader.feed(bytes(data))])
@@ -37,8 +37,8 @@ def bolt_link(wire) -> Link:
     return Link(wire, endpoint, bolt="b1", slots=1)
 
 
-def _tuples(count: int) -> list[TupleFrame]:
-    return [TupleFrame(n, 1, "p", None, [Record(n, "x")]) for n in range(count)]
+def _tuples(count: int) -> list[Emission]:
+    return [Emission(n, "b1", 1, "p", [Record(n, "x")], None, 0) for n in range(count)]
 
 
 class Hand:
@@ -54,7 +54,7 @@ class Hand:
         """Report ``count`` tuples; the next one is taken each time."""
         for _ in range(count):
             assert self._work is not None
-            ack = AckFrame(self._work.frame.tuple_id, 1, 0.0, 0.0, 0.0)
+            ack = Ack(self._work.frame.tuple_id, 1, 0.0, 0.0, 0.0)
             self._work = self._link.report_and_take(ack, self._idling)
 
 
@@ -100,7 +100,7 @@ def test_new_tuples_and_heartbeats_renew_the_promise(bolt_link, wire):
         for _ in range(LOOKS_IN_VAIN):
             bolt_link._keep_promise(0.001)
         assert not bolt_link._promise.is_given
-        wire._reader = FrameReader(decoder_of(AckFrame), 1000)
+        wire._reader = FrameReader(decoder_of(Ack), 1000)
         wire.send = len  # type: ignore[method-assign]  # heartbeats are no acks
         renew()
         assert bolt_link._promise.is_given
@@ -116,9 +116,9 @@ def test_a_heartbeat_tells_what_several_slots_are_at_work_on(wire):
     sent: list[bytes] = []
     wire.send = lambda data: sent.append(bytes(data)) or len(data)  # type: ignore[method-assign]
     bolt_link._beat()
-    bolt_link.report_and_take(AckFrame(0, 1, 0.0, 0.0, 0.0), slots[0])
+    bolt_link.report_and_take(Ack(0, 1, 0.0, 0.0, 0.0), slots[0])
     bolt_link._beat()
-    reader = FrameReader(decoder_of(AckFrame | Heartbeat), 1000)
+    reader = FrameReader(decoder_of(Ack | Heartbeat), 1000)
     told = [frame for data in sent for frame in reader.feed(data)]
     beats = [frame.begun for frame in told if isinstance(frame, Heartbeat)]
     assert beats == [[0, 1], [1, 2]]
@@ -132,9 +132,9 @@ def test_a_heartbeat_tells_how_many_tuples_have_come(bolt_link, wire):
     bolt_link._beat()
     bolt_link._obey(_tuples(3), 0.0)
     bolt_link.take(slot)
-    bolt_link.report_and_take(AckFrame(0, 1, 0.0, 0.0, 0.0), slot)
+    bolt_link.report_and_take(Ack(0, 1, 0.0, 0.0, 0.0), slot)
     bolt_link._beat()
-    reader = FrameReader(decoder_of(AckFrame | Heartbeat), 1000)
+    reader = FrameReader(decoder_of(Ack | Heartbeat), 1000)
     told = [frame for data in sent for frame in reader.feed(data)]
     assert [frame.arrived for frame in told if isinstance(frame, Heartbeat)] == [0, 3]
 
@@ -142,17 +142,17 @@ def test_a_heartbeat_tells_how_many_tuples_have_come(bolt_link, wire):
 def test_a_heartbeat_that_is_due_soon_goes_with_what_is_reported_of_a_range(bolt_link, wire):
     sent: list[bytes] = []
     wire.send = lambda data: sent.append(bytes(data)) or len(data)  # type: ignore[method-assign]
-    reader = FrameReader(decoder_of(AckFrame | Heartbeat), 1000)
+    reader = FrameReader(decoder_of(Ack | Heartbeat), 1000)
 
     def told(due_in_s: float, *, reports: bool) -> list[str]:
         sent.clear()
         if reports:
-            bolt_link.report(AckFrame(0, 1, 0.0, 0.0, 0.0), "slot")
+            bolt_link.report(Ack(0, 1, 0.0, 0.0, 0.0), "slot")
         bolt_link._beat_at_s = time.monotonic() + due_in_s
         bolt_link.flush_range()
         return [type(frame).__name__ for data in sent for frame in reader.feed(data)]
 
-    assert told(1_000, reports=True) == ["AckFrame"]
-    assert told(0, reports=True) == ["AckFrame", "Heartbeat"]
+    assert told(1_000, reports=True) == ["Ack"]
+    assert told(0, reports=True) == ["Ack", "Heartbeat"]
     assert bolt_link._beat_at_s > time.monotonic() + 0.1, "the link thread's own is later"
     assert told(0, reports=False) == []

@@ -10,15 +10,15 @@ import pytest
 
 from flowctl.bolts import reading
 from flowctl.bolts.reading import Reading
-from flowctl.bolts.work import Order
+from flowctl.core.messages import Ack, Emission, Fail
 from flowctl.core.records import Record
 from flowctl.errors import WireError
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
-from flowctl.wire.frames import AckFrame, FailFrame, TupleFrame
+from flowctl.wire.frames import ToBolt
 
-SHORT = AckFrame(1, 1, 0.0, 50e-6, 0.0)
-LONG = AckFrame(1, 1, 0.0, 200e-6, 0.0)
-FAIL = FailFrame(1, 1, "no", "", None, False)
+SHORT = Ack(1, 1, 0.0, 50e-6, 0.0)
+LONG = Ack(1, 1, 0.0, 200e-6, 0.0)
+FAIL = Fail(1, 1, "no", "", None, False)
 
 
 class Wire:
@@ -29,7 +29,7 @@ class Wire:
 
     def put(self, tuple_id: int) -> None:
         writer = FrameWriter(1000)
-        writer.append(TupleFrame(tuple_id, 1, "p", None, [Record(0, "x")]))
+        writer.append(Emission(tuple_id, "b1", 1, "p", [Record(0, "x")], None, 0))
         self.arrived.append(bytes(writer.take()))
 
     def recv_into(self, buffer: memoryview) -> int | None:
@@ -68,14 +68,14 @@ class Bolt:
         self.ends: list[str] = []
         self.reading = Reading(
             wire,  # type: ignore[arg-type]
-            FrameReader[Order](decoder_of(Order), 1000),
+            FrameReader[ToBolt](decoder_of(ToBolt), 1000),
             self.lock,
             obey=lambda orders, _: self.obeyed.extend(order.tuple_id for order in orders),  # type: ignore[union-attr]
             end=self.ends.append,
             may_change=may_change,
         )
 
-    def calls(self, outcome: AckFrame | FailFrame, count: int = 1) -> None:
+    def calls(self, outcome: Ack | Fail, count: int = 1) -> None:
         with self.lock:
             for _ in range(count):
                 self.reading.note(outcome)

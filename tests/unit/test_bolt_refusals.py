@@ -21,11 +21,11 @@ from urllib.error import HTTPError, URLError
 import pytest
 
 from flowctl.bolts.outcomes import fail_of
+from flowctl.core.messages import Emission
 from flowctl.core.records import Record
 from flowctl.errors import FencedError, RetryLater, UnrunnableError
 from flowctl.failure.classify import AFTER_MAX_S, Meaning, refusal_of
 from flowctl.failure.kinds import Kind
-from flowctl.wire.frames import TupleFrame
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
@@ -370,12 +370,12 @@ def test_a_rule_that_gives_something_else_ends_the_run(rule: Any):
 
 # -- as it is reported ------------------------------------------------------------------------
 
-FRAME = TupleFrame(7, 3, "p", None, [Record(1, "x")])
+FRAME = Emission(7, "b1", 3, "p", [Record(1, "x")], None, 0)
 
 
 def test_a_refusal_names_the_record_that_it_came_to_and_brings_no_traceback():
     frame = fail_of(FRAME, requests_error(429, **{"Retry-After": "2"}), 0)
-    assert (frame.refused, frame.after_s, frame.fatal) == (True, 2.0, False)
+    assert (frame.is_refused, frame.after_s, frame.is_fatal) == (True, 2.0, False)
     assert (frame.record_index, frame.traceback) == (0, "")
     assert frame.error == "refused (HTTP 429, asked for a wait of 2 s): HTTPError: x"
 
@@ -389,14 +389,14 @@ def test_a_rule_that_raises_fails_the_tuple_and_both_errors_are_told():
         raise KeyError("status")
 
     frame = fail_of(FRAME, ValueError("bad line"), 0, rule)
-    assert not frame.refused and not frame.fatal
+    assert not frame.is_refused and not frame.is_fatal
     assert frame.error == "KeyError: 'status'"
     assert "ValueError: bad line" in frame.traceback
 
 
 def test_a_rule_that_gives_something_else_is_fatal():
     frame = fail_of(FRAME, ValueError("bad"), 0, lambda _: "yes")
-    assert frame.fatal
+    assert frame.is_fatal
     problem, _, remedy = frame.error.partition("\n")
     assert problem == "refusal: returned 'yes'."
     assert remedy.startswith("Return True or seconds")
@@ -404,4 +404,4 @@ def test_a_rule_that_gives_something_else_is_fatal():
 
 def test_a_fenced_sink_is_never_a_refusal():
     frame = fail_of(FRAME, FencedError("a newer driver"), 0, lambda _: True)
-    assert frame.fenced and not frame.refused
+    assert frame.is_fenced and not frame.is_refused

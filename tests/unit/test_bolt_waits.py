@@ -11,11 +11,11 @@ import pytest
 from flowctl.bolts import link as link_module
 from flowctl.bolts.link import Link
 from flowctl.config import WaitSettings
+from flowctl.core.messages import Ack, Emission, End
 from flowctl.core.records import Record
 from flowctl.ports import Endpoint
 from flowctl.waiting.strategies import BLOCKING_MAX_S
 from flowctl.wire.codec import FrameReader, decoder_of
-from flowctl.wire.frames import AckFrame, End, TupleFrame
 from tests.loop_parts import Log
 
 
@@ -28,7 +28,7 @@ class Wire:
         self.waits_ms: list[float] = []
         self.acked: list[int] = []
         self.sends = 0
-        self._reader = FrameReader(decoder_of(AckFrame), 1000)
+        self._reader = FrameReader(decoder_of(Ack), 1000)
 
     def send(self, data: bytearray) -> int:
         self.sends += 1
@@ -68,11 +68,11 @@ def link_of(wire: Wire, **wait: Any) -> Link:
 
 
 def tuples(*ids: int) -> list[Any]:
-    return [TupleFrame(n, 1, "p", None, [Record(n, "x")]) for n in ids]
+    return [Emission(n, "b1", 1, "p", [Record(n, "x")], None, 0) for n in ids]
 
 
-def ack(tuple_id: int) -> AckFrame:
-    return AckFrame(tuple_id, 1, 0.0, 0.0, 0.0)
+def ack(tuple_id: int) -> Ack:
+    return Ack(tuple_id, 1, 0.0, 0.0, 0.0)
 
 
 class Waits:
@@ -162,9 +162,9 @@ def test_the_end_is_heard_in_the_wait_for_tuples(
         nonlocal looks
         looks += 1
         if looks == 3:
-            link._obey([End()], 0.0)
+            link._obey([End("b1")], 0.0)
 
-    waits = Waits(link, {2: lambda: link._obey([End()], 0.0)})
+    waits = Waits(link, {2: lambda: link._obey([End("b1")], 0.0)})
     monkeypatch.setattr(link_module.time, "sleep", sleep)
     assert link.take(link.new_idling()) is None
     assert len(waits.times_s) in (0, 2)

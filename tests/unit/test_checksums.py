@@ -6,6 +6,7 @@ which has no checksum, is read as before.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import fakeredis
 import pytest
 
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
-from flowctl.errors import CheckpointCorruptError, FlowctlError
+from flowctl.errors import CheckpointCorruptError, FencedError, FlowctlError, UnrunnableError
 from flowctl.runtime.receipts import Entry, Segment
 from flowctl_apply._places import LocalPlace
 from flowctl_apply._results import Description, Finished, ResultFile, Results
 from flowctl_redis import RedisCheckpointStore
+from tests.sql_parts import new_sink, query, write
 
 RECEIPTS = (b'{"file":"part-1.parquet","rows":3,"bytes":512}', b"\xff\x00")
 SEGMENT = Segment(7, "aa", 1, (Entry("a.parquet", 0, 10, 10, RECEIPTS), Entry("b", 5, 7, 2)))
@@ -157,6 +159,36 @@ def test_a_flipped_bit_in_a_checkpoint_in_redis_is_refused() -> None:
         client.hset(key, field, whole)
 
 
+@pytest.mark.parametrize("field", ["epoch", "revision", "blocks", "epoch_copy"])
+def test_a_changed_number_in_redis_lets_no_older_driver_pass(field: str) -> None:
+    """Nor is a position lost: what it decides fails by name, or is as it was."""
+    states = {f"{n:05}.log": PartitionCheckpoint(n, n + 1) for n in range(2_500)}
+    client, first, key = stored(states)
+    old = first.acquire("job")
+    second = RedisCheckpointStore(client=client)
+    epoch = second.acquire("job")
+    moved = {"a.log": PartitionCheckpoint(4, 5)}
+    second.save("job", Checkpoint(moved), epoch=epoch)
+    before = client.hgetall(key)
+    for damaged in flips(before[field.encode()], every=1):
+        client.hset(key, field, damaged)
+        with pytest.raises((CheckpointCorruptError, FencedError)):
+            first.save("job", Checkpoint({"a.log": PartitionCheckpoint(9, 9)}), epoch=old)
+        assert not passes(lambda: second.load("job"), Checkpoint(states | moved)), damaged
+        client.delete(key)
+        client.hset(key, mapping=before)
+    second.save("job", Checkpoint(moved), epoch=epoch)
+
+
+def test_an_older_version_that_raised_the_epoch_without_its_copy_is_gone_on_with() -> None:
+    client, store, key = stored(STATES)
+    raised = client.hincrby(key, "epoch", 1)
+    assert store.load("job") == Checkpoint(STATES)
+    assert store.acquire("job") > raised
+    client.hdel(key, "epoch_copy")
+    assert store.acquire("job") > raised + 1
+
+
 def test_a_checkpoint_under_the_name_of_another_partition_is_refused() -> None:
     client, store, key = stored(STATES)
     client.hset(key, b"p:c.log", client.hget(key, b"p:b.log"))
@@ -194,3 +226,48 @@ def test_values_in_redis_of_the_version_before_are_read() -> None:
     assert store.load("job") == Checkpoint({"b.log": STATES["b.log"]})
     client.hset(key, b"p:b.log", old.replace(b"\x95\x05\x06\x90\x09\x04", b"\x93\x05\x06\x90"))
     assert store.load("job") == Checkpoint({"b.log": PartitionCheckpoint(5, 6)})
+
+
+@pytest.mark.parametrize("column", ["first_position", "last_position", "crc"])
+def test_a_flipped_bit_in_what_sql_sink_remembers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    """Whatever is written next: neither is a row left out, nor written twice."""
+    monkeypatch.chdir(tmp_path)
+    sink = new_sink()
+    write(sink, 3, 4, 5)
+    write(sink, 8, 9)
+    sink.close()
+    ((whole,),) = query(f"SELECT {column} FROM flowctl_spans ORDER BY first_position LIMIT 1")
+    was = whole if isinstance(whole, bytes) else whole.to_bytes(4, "big")
+    for damaged in flips(was, every=5):
+        stored = damaged if isinstance(whole, bytes) else int.from_bytes(damaged, "big")
+        with sqlite3.connect("t.db") as connection:
+            connection.execute(
+                f"UPDATE flowctl_spans SET {column} = ? WHERE {column} = ?", (stored, whole)
+            )
+        for numbers in ((3, 4, 5), (6, 7), (1, 2)):
+            with pytest.raises(UnrunnableError, match=r"'job', partition 'p' has another checksum"):
+                write(new_sink(), *numbers)
+        with sqlite3.connect("t.db") as connection:
+            connection.execute(
+                f"UPDATE flowctl_spans SET {column} = ? WHERE {column} = ?", (whole, stored)
+            )
+    assert write(new_sink(), 3, 4, 5, 6) == (1, 3)
+
+
+def test_a_table_of_sql_sink_without_checksums_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sink = new_sink()
+    write(sink, 3, 4, 5)
+    sink.close()
+    with sqlite3.connect("t.db") as connection:
+        connection.execute("ALTER TABLE flowctl_spans DROP COLUMN crc")
+    assert write(new_sink(), 3, 4, 5) == (0, 3)
+    assert write(new_sink(), 7) == (1, 0)
+    assert [crc is None for (crc,) in query("SELECT crc FROM flowctl_spans ORDER BY 1")] == [
+        True,
+        False,
+    ]

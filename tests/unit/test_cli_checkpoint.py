@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowctl import adapters
-from flowctl.cli.checkpoint import checkpoint
-from flowctl.cli.partitions import SHOWN_MAX
+from flowctl.cli.checkpoint import SHOWN_MAX, checkpoint
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 from flowctl.errors import ConfigError, FencedError, JobError
 from flowctl.instrumentation.summary import resume_line

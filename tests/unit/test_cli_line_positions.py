@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowctl.cli import line_positions
-from flowctl.cli.line_positions import check_line
+from flowctl.cli import positions
+from flowctl.cli.positions import check_line
 from flowctl.core.records import Position
 from flowctl.errors import ConfigError
 
@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_pairs_that_belong_together_are_taken(
     place: Path, monkeypatch: pytest.MonkeyPatch, block: int, partition: str
 ) -> None:
-    monkeypatch.setattr(line_positions, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(positions, "_BLOCK_BYTES", block)
     for number, start in enumerate(STARTS, start=1):
         assert check_line((start, number), partition, SAVED) == ""
     assert check_line((14, 5, 5), partition, (14, 5, 5)) == ""  # as it is saved
@@ -52,7 +52,7 @@ def test_others_are_refused_with_the_right_pair(
     place: Path, monkeypatch: pytest.MonkeyPatch,
     position: tuple[int, ...], says: str, pair: str, block: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(line_positions, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(positions, "_BLOCK_BYTES", block)
     with pytest.raises(ConfigError, match=r"--to: .* a\.log begins: ") as caught:
         check_line(position, "a.log", SAVED)
     assert says in caught.value.problem and pair in caught.value.remedy

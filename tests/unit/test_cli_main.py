@@ -19,8 +19,7 @@ from flowctl import logs
 from flowctl.cli import main as cli_main
 from flowctl.cli.run import view_mode
 from flowctl.errors import ConfigError, InfrastructureError
-from flowctl.instrumentation.base import BaseView
-from flowctl.instrumentation.views import make_view
+from flowctl.instrumentation.views import BaseView, make_view
 
 
 @click.command()

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowctl.cli.main import cli
-from flowctl.core.ranges.messages import Receipts
-from flowctl.core.records import Checkpoint
+from flowctl.core.records import Checkpoint, Receipts
 from flowctl.errors import ConfigError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from flowctl import adapters
 from flowctl.cli.targets import targets
 from flowctl.config import MetricsSettings
-from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, WorkerReport
 from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, ConfigError
-from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.metrics_server import Scraped, served
-from flowctl.instrumentation.target_metrics import ScrapedTargets
+from flowctl.instrumentation.prometheus import ScrapedTargets
+from flowctl.instrumentation.views import BaseView
 from flowctl_redis.pacing import RedisExchange
 from flowctl_redis.targets import RedisTargets
 from tests.unit.test_view_plain import SNAPSHOT
@@ -41,7 +41,7 @@ class Server:
     def report(self, job: str, done: Sums, decision: Decision | None = None) -> Reply:
         exchange = RedisExchange("redis://here", "pg-main", client=self.client)
         claim = Claim(f"w-{job}", job, 3.0, 1, RATE_MOST, 1, 1)
-        return exchange.exchange(Report(claim, 0.0, done, 60.0, 4, None, decision=decision))
+        return exchange.exchange(WorkerReport(claim, 0.0, done, 60.0, 4, None, decision=decision))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from flowctl.cli import main as cli_main
 from flowctl.cli.dlq import _reading
-from flowctl.cli.writable import write
+from flowctl.cli.options import write
 from flowctl.errors import EXIT_FAILED, EXIT_USAGE, InfrastructureError
 
 

@@ -17,7 +17,7 @@ def test_a_second_ack_is_counted_and_ignored() -> None:
     (emission,) = driver.emit()
     assert driver.ack(emission) is AckOutcome.ACKED
     assert driver.ack(emission) is AckOutcome.DUPLICATE
-    assert (driver.core.counters.acked, driver.core.counters.duplicate) == (1, 1)
+    assert (driver.core.counters.tuples_acked, driver.core.counters.acks_duplicate) == (1, 1)
 
 
 @pytest.mark.req("S50")
@@ -29,7 +29,7 @@ def test_an_ack_of_a_tuple_bolt_or_epoch_that_is_not_known() -> None:
     assert driver.ack(never_sent) is AckOutcome.UNKNOWN
     assert driver.ack(emission, bolt="z") is AckOutcome.UNKNOWN
     assert driver.ack(emission, epoch=2) is AckOutcome.UNKNOWN
-    assert driver.core.counters.unknown == 3
+    assert driver.core.counters.acks_unknown == 3
     assert not driver.core.is_drained
 
 
@@ -195,7 +195,7 @@ def test_a_fail_of_what_the_bolt_does_not_hold_is_ignored() -> None:
     driver.ack(emission)
     assert driver.fail(emission) is AckOutcome.DUPLICATE
     assert driver.fail(emission, epoch=7) is AckOutcome.UNKNOWN
-    assert driver.core.counters.failed == 0
+    assert driver.core.counters.tuples_failed == 0
 
 
 @pytest.mark.req("S109")
@@ -225,7 +225,7 @@ def test_expiry_alone_never_gives_up() -> None:
         driver.emit()
         driver.wait_for_deadline()
     assert driver.core.gave_up is None
-    assert driver.core.counters.expired > 4
+    assert driver.core.counters.tuples_expired > 4
 
 
 # -- bolts come and go ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from flowctl.core.settings import CoreSettings, PolicyName
 from tests.core_driver import Driver
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from tests.core_driver import Driver
 
 SERVICE_S = 0.1
@@ -33,7 +33,7 @@ def test_what_is_late_is_copied_before_the_end_is_told() -> None:
     driver, (late,) = all_out("a", "b")
     (copy,) = driver.emit()
     assert (copy.tuple_id, copy.bolt) == (late.tuple_id, "a")
-    assert driver.core.counters.hedged == 1
+    assert driver.core.counters.tuples_hedged == 1
 
 
 def test_nothing_is_copied_where_hedging_is_off() -> None:
@@ -51,7 +51,7 @@ def test_a_source_that_gives_records_as_they_come_has_no_end_in_sight() -> None:
     assert driver.emit() == []
     driver.clock.advance(10 * SERVICE_S)
     assert driver.emit() == []
-    assert driver.core.counters.hedged == 0
+    assert driver.core.counters.tuples_hedged == 0
 
 
 def test_what_comes_after_all_was_out_ends_the_search_until_the_end_is_told() -> None:

@@ -9,18 +9,18 @@ from flowctl.core.events import (
     SinkCapChanged,
     TargetCameBack,
     TargetWentDown,
+    TupleFailed,
     TupleGaveUp,
     TupleRefused,
 )
-from flowctl.core.records import AckOutcome, Emission
+from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome
 from flowctl.core.state import Liveness
 from tests.core_driver import Driver
 
 
 def refuse(driver: Driver, emission: Emission, after_s: float | None = None) -> AckOutcome:
-    outcome = driver.core.on_refused(
-        emission.bolt, 1, emission.tuple_id, reason="503", after_s=after_s, now_s=driver.clock()
-    )
+    outcome = driver.fail(emission, error="503", is_refused=True, after_s=after_s)
     driver.wait(0)
     return outcome
 
@@ -55,8 +55,8 @@ def test_a_refusal_is_not_an_attempt() -> None:
         (emission,) = driver.emit()
         assert refuse(driver, emission) is AckOutcome.REFUSED
         driver.wait(3.0)
-    assert driver.core.counters.refused == 3
-    assert driver.core.counters.failed == 0
+    assert driver.core.counters.calls_refused == 3
+    assert driver.core.counters.tuples_failed == 0
     assert not driver.events(TupleGaveUp)
     assert len(driver.events(TupleRefused)) == 3
 
@@ -137,7 +137,7 @@ def test_the_first_success_ends_it() -> None:
     assert driver.core.target_down is None
     driver.wait(2.0)  # rests are over
     assert len(driver.emit()) >= 16
-    assert driver.core.counters.target_down_s == pytest.approx(1.0)
+    assert driver.core.counters.target_down_total_s == pytest.approx(1.0)
 
 
 def test_after_the_budget_the_run_has_to_end() -> None:
@@ -255,15 +255,8 @@ def test_a_limit_of_calls_a_second_is_gone_through_though_tuples_are_larger(a_se
                 tokens = min(a_second, tokens + (now_s - filled_at_s) * a_second)
                 filled_at_s = now_s
                 if tokens < 1:
-                    driver.core.on_refused(
-                        emission.bolt,
-                        1,
-                        emission.tuple_id,
-                        reason="429",
-                        after_s=1.0,
-                        now_s=now_s,
-                        record_index=index,
-                    )
+                    refused = {"error": "429", "is_refused": True, "after_s": 1.0}
+                    driver.fail(emission, record_index=index, **refused)
                     break
                 tokens -= 1
                 calls += 1
@@ -273,7 +266,7 @@ def test_a_limit_of_calls_a_second_is_gone_through_though_tuples_are_larger(a_se
         driver.wait(0.05)
     assert len(done) == records
     assert calls <= 2.5 * records, "not many records are called again and again"
-    assert driver.core.counters.failed == 0
+    assert driver.core.counters.tuples_failed == 0
     if a_second > 1:  # one that takes a call a second looks as if it were down now and then
         assert not driver.events(TargetWentDown), "it is full, not down"
 
@@ -340,7 +333,7 @@ def test_a_target_that_takes_ten_at_once_gets_about_ten() -> None:
     driver.offer(10_000)
     done = run_with_limit(driver, [10] * 12)
     assert sum(done[2:]) >= 0.85 * 10 * (10 / 0.05)
-    refused = driver.core.counters.refused
+    refused = driver.core.counters.calls_refused
     assert refused <= 0.05 * sum(done)
     assert driver.events(SinkCapChanged)
     assert not driver.events(TargetWentDown)
@@ -375,7 +368,7 @@ def test_bad_records_that_were_found_and_fail_alone_are_no_further_sign() -> Non
         for emission in driver.emit():
             if len(emission.records) == 1:
                 driver.fail(emission)
-    assert driver.core.counters.failed >= 4, "the two records, more than once"
+    assert driver.core.counters.tuples_failed >= 4, "the two records, more than once"
     assert not driver.events(TargetWentDown)
 
 
@@ -406,9 +399,7 @@ def test_both_parts_of_a_tuple_that_was_refused_in_the_middle_wait() -> None:
     driver = Driver("a", "b", tuple_records_max=10, window_initial=1)
     driver.offer(20)
     ours, theirs = driver.emit()
-    outcome = driver.core.on_refused(
-        ours.bolt, 1, ours.tuple_id, reason="429", after_s=5.0, now_s=driver.clock(), record_index=4
-    )
+    outcome = driver.fail(ours, error="429", is_refused=True, after_s=5.0, record_index=4)
     assert outcome is AckOutcome.REFUSED
     driver.ack(theirs)
     driver.wait(4.9)
@@ -420,3 +411,14 @@ def test_both_parts_of_a_tuple_that_was_refused_in_the_middle_wait() -> None:
             sent.append(len(emission.records))
             driver.ack(emission)
     assert sorted(sent) == [4, 6]
+
+
+def test_what_is_said_of_a_fail_names_the_record_that_was_worked_on_and_of_a_refusal_none() -> None:
+    driver = Driver("a", tuple_records_max=10)
+    driver.offer(10)
+    driver.fail(driver.emit()[0], error="503", is_refused=True, record_index=4)
+    driver.wait(10.0)
+    for emission in driver.emit():
+        driver.fail(emission, error="bad", record_index=1, is_data_error=True)
+    assert [event.reason for event in driver.events(TupleRefused)] == ["503"]
+    assert driver.events(TupleFailed)[0].reason == "bad, at record 2"

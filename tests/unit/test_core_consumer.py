@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState, StateChanged, WindowChanged
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from tests.core_driver import Driver
 
 

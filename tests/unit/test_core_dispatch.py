@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
+from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer, NewBolt
 from flowctl.core.dispatch import (
     EXACT_MAX,
     BetterOfTwo,
@@ -15,7 +15,6 @@ from flowctl.core.dispatch import (
     RoundRobin,
     dispatcher_for,
 )
-from flowctl.core.joined import Joined
 from flowctl.core.settings import CoreSettings
 from tests.core_driver import Driver
 
@@ -24,7 +23,7 @@ def ring_of(*names: str) -> tuple[RoundRobin, dict[str, AdaptiveFlowConsumer]]:
     ring = RoundRobin()
     consumers = {
         name: AdaptiveFlowConsumer(
-            Joined(name, slots=1, epoch=1, now_s=0.0), CoreSettings(), deque()
+            NewBolt(name, slots=1, epoch=1, now_s=0.0), CoreSettings(), deque()
         )
         for name in names
     }

@@ -33,7 +33,7 @@ def test_an_idle_bolt_asks_the_slow_one_for_its_newest_tuple_and_gets_it() -> No
     driver.give_back("b", newest)
     (emission,) = driver.emit()
     assert (emission.tuple_id, emission.bolt) == (newest, "a")
-    assert driver.core.counters.failed == 0
+    assert driver.core.counters.tuples_failed == 0
 
 
 def test_what_the_idle_bolt_has_to_avoid_stays_where_it_is() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from flowctl.core.driver import pump
 from flowctl.core.events import BoltAdded, TupleExpired, TupleGaveUp
+from flowctl.core.messages import Fail
 from flowctl.core.records import Record
 from flowctl.core.spout import SpoutCore
 from tests.core_driver import core_settings
@@ -53,7 +54,7 @@ def test_a_turn_without_emissions_lets_time_pass_all_the_same() -> None:
 def test_what_was_given_up_comes_with_its_event() -> None:
     core = core_of(1, "a", "b", has_dead_letter=True, retry_attempts_max=1)
     [emission] = pump(core, 0.0).emissions
-    core.on_fail("a", 1, emission.tuple_id, reason="boom", now_s=0.1, is_data_error=True)
+    core.on_fail("a", 1, Fail(emission.tuple_id, 1, "boom", is_data_error=True), now_s=0.1)
     turn = pump(core, 0.1)
     assert [dead.gave_up for dead in turn.dead] == [
         event for event in turn.events if isinstance(event, TupleGaveUp)

@@ -44,7 +44,7 @@ def test_what_is_taken_away_is_neither_sent_nor_committed_and_late_acks_change_n
     assert set(driver.core.checkpoint().partitions) == {"q"}
     assert driver.ack(first[1]) is AckOutcome.DUPLICATE
     assert driver.fail(first[2]) is AckOutcome.DUPLICATE
-    assert driver.core.counters.handed_over == 3
+    assert driver.core.counters.tuples_handed_over == 3
     [event] = driver.events(PartitionTakenAway)
     assert (event.partition, event.position, event.handed_over) == ("p", 1, 3)
     for emission in [*driver.emit(), *(e for e in emissions if e.partition == "q")]:
@@ -216,5 +216,5 @@ def test_what_is_given_while_tuples_of_it_are_out_forgets_those_first() -> None:
     state = driver.core.checkpoint().partitions["p"]
     driver.core.handover.give("p", state, now_s=driver.clock())
     assert driver.ack(emission) is AckOutcome.DUPLICATE
-    assert (driver.core.counters.handed_over, driver.core.counters.acked) == (1, 0)
+    assert (driver.core.counters.tuples_handed_over, driver.core.counters.tuples_acked) == (1, 0)
     assert driver.core.is_drained

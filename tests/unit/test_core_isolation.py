@@ -7,7 +7,7 @@ from math import ceil, log2
 import pytest
 
 from flowctl.core.events import RecordsRejected, TupleGaveUp
-from flowctl.core.records import Ack, Emission, Rejected
+from flowctl.core.messages import DetailedAck, Emission, Rejected
 from tests.core_driver import Driver
 
 
@@ -139,17 +139,9 @@ def test_a_bolt_that_dies_takes_no_good_record_along() -> None:
 
 
 def ack_rejecting(driver: Driver, emission: Emission, *indices: int) -> None:
-    driver.core.on_ack(
-        Ack(
-            bolt=emission.bolt,
-            epoch=1,
-            tuple_id=emission.tuple_id,
-            attempt=emission.attempt,
-            rejected=[Rejected(index, f"bad {index}") for index in indices],
-            left_out=2,
-        ),
-        now_s=driver.clock(),
-    )
+    rejected = [Rejected(index, f"bad {index}") for index in indices]
+    ack = DetailedAck(emission.tuple_id, emission.attempt, rejected=rejected, left_out=2)
+    driver.core.on_ack(emission.bolt, 1, ack, now_s=driver.clock())
     driver.wait(0)
 
 

@@ -6,12 +6,22 @@ from typing import Any
 
 import pytest
 
-from flowctl.core.joined import Beat
 from flowctl.core.leaving import dismiss, retire
+from flowctl.core.messages import (
+    Ack,
+    End,
+    Heartbeat,
+    Processed,
+    Progress,
+    RangeEmission,
+    Revoke,
+    Revoked,
+    Split,
+    SplitAnswer,
+)
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Progress, RangeEmission, SplitAnswered, SplitOrder
-from flowctl.core.records import Ack, LeaveOrder, Record, RevokeOrder
+from flowctl.core.records import Record
 from flowctl.core.settings import CoreSettings, TupleSettings, WindowSettings
 from flowctl.core.spout import SpoutCore
 from flowctl.testing.invariants import check
@@ -26,7 +36,7 @@ def core() -> SpoutCore:
     core = SpoutCore(settings)
     for bolt in ("b1", "b2"):
         core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0, in_order=True)
-        core.on_heartbeat(bolt, 1, Beat(0, 0), now_s=0.0)
+        core.on_heartbeat(bolt, 1, Heartbeat(0, 0), now_s=0.0)
     core.offer("p", [Record(n, n) for n in range(20)], now_s=0.0)
     return core
 
@@ -40,10 +50,7 @@ def _sent(core: SpoutCore, now_s: float) -> dict[str, list[int]]:
 
 
 def _ack(core: SpoutCore, bolt: str, tuple_id: int, now_s: float) -> Any:
-    outcome = core.on_ack(
-        Ack(bolt=bolt, epoch=1, tuple_id=tuple_id, attempt=1, wait_s=0.0, service_s=0.1),
-        now_s=now_s,
-    )
+    outcome = core.on_ack(bolt, 1, Ack(tuple_id, 1, 0.0, 0.1), now_s=now_s)
     check(core)
     return outcome
 
@@ -51,23 +58,23 @@ def _ack(core: SpoutCore, bolt: str, tuple_id: int, now_s: float) -> Any:
 def test_it_is_asked_for_the_rest_and_waited_for_until_it_holds_nothing(core: SpoutCore) -> None:
     begun, *rest = _sent(core, 0.0)["b1"]
     retire(core, "b1", 0.1)
-    assert core.poll_order() == RevokeOrder("b1", [begun, *rest])
+    assert core.poll_order() == Revoke("b1", [begun, *rest])
     assert not dismiss(core, "b1", 0.1, "gone soon")
-    core.on_revoked("b1", 1, rest, now_s=0.2)
+    core.on_revoked("b1", 1, Revoked(rest), now_s=0.2)
     assert not dismiss(core, "b1", 0.2, "gone soon")
     _ack(core, "b1", begun, 0.3)
     assert "b1" not in _sent(core, 0.3), "it has room, but gets nothing"
     assert dismiss(core, "b1", 0.3, "gone soon")
-    assert core.poll_order() == LeaveOrder("b1", [])
+    assert core.poll_order() == End("b1")
     assert "b1" not in core.bolts
     assert core.counters.bolts_lost == 0
-    assert core.counters.failed == core.counters.expired == 0
+    assert core.counters.tuples_failed == core.counters.tuples_expired == 0
 
 
 def test_what_it_gave_back_goes_to_another_and_it_may_come_again(core: SpoutCore) -> None:
     begun, *rest = _sent(core, 0.0)["b1"]
     retire(core, "b1", 0.1)
-    core.on_revoked("b1", 1, rest, now_s=0.2)
+    core.on_revoked("b1", 1, Revoked(rest), now_s=0.2)
     for tuple_id in list(core.bolts["b2"].flight):
         _ack(core, "b2", tuple_id, 0.3)
     assert set(rest) <= set(_sent(core, 0.3)["b2"])
@@ -96,18 +103,16 @@ def test_one_that_reads_a_range_gives_back_what_it_has_not_claimed() -> None:
     first, *queued = [emission.tuple_id for emission in sent if emission.bolt == "a"]
     retire(core, "a", 0.0)
     question, revoke = iter(core.poll_order, None)
-    assert isinstance(question, SplitOrder)
-    assert (question.tuple_ids, question.keep) == ([first], 0.0)
-    assert revoke == RevokeOrder("a", [first, *queued])
-    core.on_revoked("a", 1, queued, now_s=0.1)
-    answer = SplitAnswered("a", 1, first, question.request, 3000)  # so much it has claimed
-    core.on_split(answer, now_s=0.1)
+    assert isinstance(question, Split)
+    assert (question.tuple_id, question.keep) == (first, 0.0)
+    assert revoke == Revoke("a", [first, *queued])
+    core.on_revoked("a", 1, Revoked(queued), now_s=0.1)
+    answer = SplitAnswer(first, question.request, 3000)  # so much it has claimed
+    core.on_split("a", 1, answer, now_s=0.1)
     assert not dismiss(core, "a", 0.1, "gone soon")
     start = next(e.start for e in sent if isinstance(e, RangeEmission) and e.tuple_id == first)
-    done = Progress(
-        bolt="a", epoch=1, tuple_id=first, attempt=1, start=start, done_through=3000, records=30
-    )
-    core.on_progress(done, now_s=0.2)
+    done = Progress(first, 1, start, 3000, 0.0, Processed(records=30))
+    core.on_progress("a", 1, done, now_s=0.2)
     assert dismiss(core, "a", 0.2, "gone soon")
     check_ranges(core)
     assert core.checkpoint().partitions["p"].position == 2999

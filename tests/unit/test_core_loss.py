@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState, TupleHedged, TupleLost
-from flowctl.core.records import AckOutcome, Emission
+from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome
 from tests.core_driver import Driver
 
 
@@ -37,7 +38,7 @@ def test_the_ack_of_a_later_tuple_proves_the_earlier_lost_and_it_goes_first() ->
     replay = driver.emit()[0]
     assert (replay.tuple_id, replay.bolt, replay.attempt) == (first.tuple_id, "b", 2)
     assert driver.ack(third) is AckOutcome.ACKED
-    assert driver.core.counters.lost == 1
+    assert driver.core.counters.tuples_lost == 1
 
 
 @pytest.mark.req("S9", "S16")
@@ -49,7 +50,7 @@ def test_but_not_with_several_slots_or_a_channel_without_order(slots: int, order
     _, second, third = driver.emit()
     driver.ack(third)
     driver.ack(second)
-    assert driver.core.counters.lost == 0
+    assert driver.core.counters.tuples_lost == 0
 
 
 # -- loss, several slots ---------------------------------------------------------------------
@@ -150,7 +151,7 @@ def test_what_was_given_back_is_not_lost() -> None:
     driver.give_back("a", second.tuple_id)
     driver.ack(_first)
     driver.ack(third)
-    assert driver.core.counters.lost == 0
+    assert driver.core.counters.tuples_lost == 0
 
 
 # -- slow, and undone suspicion --------------------------------------------------------------
@@ -199,8 +200,8 @@ def test_a_wrong_suspicion_is_undone_where_nothing_was_sent_yet_and_makes_patien
     assert not a.is_suspect
     assert list(a.flight) == [e.tuple_id for e in on_a]
     assert [driver.ack(e) for e in on_a] == [AckOutcome.ACKED] * 3
-    assert driver.core.counters.late == 0
-    assert driver.core.counters.moved == 0
+    assert driver.core.counters.acks_late == 0
+    assert driver.core.counters.tuples_moved == 0
 
 
 def test_a_late_ack_from_a_suspect_makes_patient() -> None:
@@ -314,7 +315,7 @@ def test_without_leave_nothing_is_run_twice() -> None:
         driver.beat("b", busy=1)
         driver.wait(0)
         assert driver.emit() == []
-    assert driver.core.counters.hedged == 0
+    assert driver.core.counters.tuples_hedged == 0
 
 
 def test_the_copy_survives_the_death_of_the_slow_one() -> None:
@@ -323,7 +324,7 @@ def test_the_copy_survives_the_death_of_the_slow_one() -> None:
     driver.wait_for_deadline()
     (copy,) = driver.emit()
     driver.remove("b", reason="EOF")
-    assert driver.core.counters.failed == 0
+    assert driver.core.counters.tuples_failed == 0
     assert driver.ack(copy) is AckOutcome.ACKED
     assert driver.core.is_drained
     assert copy.tuple_id == slow.tuple_id

@@ -7,10 +7,10 @@ from collections import deque
 import pytest
 
 from flowctl.core.buffer import Cut
-from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.consumer import AdaptiveFlowConsumer, NewBolt
 from flowctl.core.events import BoltState
-from flowctl.core.joined import Joined
-from flowctl.core.records import Ack, Record
+from flowctl.core.messages import Ack
+from flowctl.core.records import Record
 from flowctl.core.tuples import FlowTuple
 from flowctl.testing.clock import ManualClock
 from tests.core_driver import Driver, core_settings
@@ -23,7 +23,7 @@ class Bolt:
         self.clock = ManualClock()
         self.sent: list[FlowTuple] = []
         self.consumer = AdaptiveFlowConsumer(
-            Joined("a", slots=1, epoch=1, now_s=0.0),
+            NewBolt("a", slots=1, epoch=1, now_s=0.0),
             core_settings(
                 window_growth="ack", window_threshold_s=1.0, window_initial=2,
                 timeout_rto_first_s=3.0,
@@ -41,8 +41,7 @@ class Bolt:
         return [flow_tuple.tuple_id for flow_tuple in self.sent[first:]]
 
     def ack(self, number: int) -> None:
-        ack = Ack(bolt="a", epoch=1, tuple_id=number, attempt=1)
-        self.consumer.on_ack(self.sent[number - 1], ack, self.clock())
+        self.consumer.on_ack(self.sent[number - 1], Ack(number, 1), self.clock())
         self.consumer.refresh()
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from flowctl.core.service import ServiceModel, ServicePool
 from tests.core_driver import Driver
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState, StateChanged, TupleLost
-from flowctl.core.records import AckOutcome, Emission
+from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome
 from flowctl.core.state import Liveness
 from tests.core_driver import Driver
 
@@ -87,8 +88,8 @@ def test_a_bolt_that_is_alive_and_busy_is_asked_to_give_back_and_nothing_is_doub
     driver.give_back("a", on_a[1])
     (moved,) = driver.emit()
     assert (moved.tuple_id, moved.bolt) == (on_a[1], "b")
-    assert driver.core.counters.revoked == 1
-    assert driver.core.counters.failed == 0  # nobody's fault
+    assert driver.core.counters.tuples_revoked == 1
+    assert driver.core.counters.tuples_failed == 0  # nobody's fault
     assert driver.ack(sent(driver, "a", on_a[0])) is AckOutcome.ACKED
 
 
@@ -180,7 +181,7 @@ def test_a_lost_tuple_does_not_block_a_bolt_that_says_it_is_idle() -> None:
     driver.emit()
     wait_beating(driver, 3.0, a={})
     assert driver.core.bolts["a"].held == 0
-    assert driver.core.counters.lost == 1
+    assert driver.core.counters.tuples_lost == 1
     assert len(driver.emit()) == 1
 
 
@@ -205,7 +206,7 @@ def test_nor_a_bolt_that_tells_nothing() -> None:
         if driver.emit():
             break
     assert driver.core.bolts["a"].held == 1
-    assert driver.core.counters.moved == 1
+    assert driver.core.counters.tuples_moved == 1
 
 
 @pytest.mark.req("S7")

@@ -8,7 +8,8 @@ import pytest
 
 from flowctl.core.buffer import Cut
 from flowctl.core.consumer import NOT_QUEUED
-from flowctl.core.records import Emission, Record
+from flowctl.core.messages import Emission
+from flowctl.core.records import Record
 from flowctl.core.spout import SpoutCore
 from flowctl.core.tuples import FlowTuple
 from flowctl.errors import InternalError

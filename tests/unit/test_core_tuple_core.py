@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import TupleDropped, TupleGaveUp
-from flowctl.core.records import Ack, AckOutcome, Emission, Record
+from flowctl.core.messages import Ack, Emission, Fail
+from flowctl.core.records import AckOutcome, Record
 from flowctl.core.supply import Backlog
 from flowctl.core.tuple_core import TupleCore
 from tests.core_driver import core_settings
@@ -29,9 +30,8 @@ class Hand:
         return emission
 
     def fail(self, emission: Emission, now_s: float = 0.0) -> AckOutcome:
-        return self.core.on_fail(
-            emission.bolt, 1, emission.tuple_id, reason="boom", now_s=now_s, is_data_error=True
-        )
+        fail = Fail(emission.tuple_id, emission.attempt, "boom", is_data_error=True)
+        return self.core.on_fail(emission.bolt, 1, fail, now_s=now_s)
 
     def kinds(self) -> set[type]:
         kinds = set()
@@ -47,12 +47,11 @@ def test_what_was_put_goes_out_and_is_done() -> None:
     emission = hand.emit()
     assert [record.position for record in emission.records] == [1]
     assert emission.acked_through is None, "nobody keeps account"
-    ack = Ack(bolt="a", epoch=1, tuple_id=emission.tuple_id, attempt=1)
-    assert hand.core.on_ack(ack, now_s=0.1) is AckOutcome.ACKED
+    assert hand.core.on_ack("a", 1, Ack(emission.tuple_id, 1), now_s=0.1) is AckOutcome.ACKED
     assert not hand.core.is_drained, "one record waits"
     emission = hand.emit()
     assert [record.position for record in emission.records] == [2]
-    hand.core.on_ack(Ack(bolt="a", epoch=1, tuple_id=emission.tuple_id, attempt=1), now_s=0.2)
+    hand.core.on_ack("a", 1, Ack(emission.tuple_id, 1), now_s=0.2)
     assert hand.core.is_drained
     assert hand.core.poll_lost() is None
 
@@ -90,6 +89,6 @@ def test_where_nothing_goes_again_what_a_bolt_held_is_the_callers(lost: bool) ->
     dropped = hand.core.poll_lost()
     assert dropped is not None
     assert (dropped.bolt, dropped.reason) == ("a", "bolt a went: it left")
-    assert hand.core.counters.dropped == 1
+    assert hand.core.counters.tuples_dropped == 1
     assert hand.core.is_drained
     assert TupleDropped not in hand.kinds()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState, StateChanged, TupleExpired
-from flowctl.core.records import AckOutcome, Checkpoint, Emission, PartitionCheckpoint
+from flowctl.core.messages import Emission
+from flowctl.core.records import AckOutcome, Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
@@ -49,7 +50,7 @@ def test_nor_does_it_count_when_it_was_acked_while_it_was_written() -> None:
     assert dead is not None
     assert driver.ack(first) is AckOutcome.LATE
     driver.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=driver.clock())
-    assert (driver.core.counters.dead_lettered, driver.core.counters.records_acked) == (0, 1)
+    assert (driver.core.counters.tuples_dead_lettered, driver.core.counters.records_acked) == (0, 1)
 
 
 # -- suspects --------------------------------------------------------------------------------

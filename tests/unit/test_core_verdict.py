@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowctl.core.buffer import Cut
-from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.joined import Beat, Joined
+from flowctl.core.consumer import AdaptiveFlowConsumer, NewBolt
+from flowctl.core.messages import Heartbeat
 from flowctl.core.records import Record
 from flowctl.core.state import Liveness
 from flowctl.core.tuples import FlowTuple
@@ -25,9 +25,9 @@ SETTINGS = core_settings(
 
 
 def consumer_of(*sent_s: float, slots: int = 1, beats: bool = True) -> AdaptiveFlowConsumer:
-    consumer = AdaptiveFlowConsumer(Joined("a", slots, epoch=1, now_s=0.0), SETTINGS, deque())
+    consumer = AdaptiveFlowConsumer(NewBolt("a", slots, epoch=1, now_s=0.0), SETTINGS, deque())
     if beats:
-        consumer.on_heartbeat(Beat(1, 0), 0.0)
+        consumer.on_heartbeat(Heartbeat(1, 0), 0.0)
     for number, at_s in enumerate(sent_s):
         consumer.on_sent(FlowTuple(number, Cut("p", number, (Record(number, "x"),), 1)), at_s)
     return consumer
@@ -127,7 +127,7 @@ def test_a_stalled_bolt_is_silent_sooner() -> None:
 def test_what_was_waited_for_long_enough_is_hopeless_and_not_lost_too() -> None:
     consumer = consumer_of(0.0, 8.0)
     consumer.service.on_sample(0.0, 0.1, 0.0, 1)
-    consumer.on_heartbeat(Beat(0, 0), 9.9)  # it has nothing to do
+    consumer.on_heartbeat(Heartbeat(0, 0), 9.9)  # it has nothing to do
     consumer.on_heard(9.9)
     consumer.armed_at_s = 9.0
     judged = judge(consumer, 10.0)

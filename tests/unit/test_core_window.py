@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from flowctl.core.records import Emission
+from flowctl.core.messages import Emission
 from flowctl.core.service import ServiceModel
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal

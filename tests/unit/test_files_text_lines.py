@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
+from flowctl.core.ledger import PartitionLedger
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl_files import TextLines, TextRanges
 
@@ -150,6 +151,23 @@ def test_a_last_line_that_grew_is_read_again(here: Path, appended: bytes, again:
     assert [record.value for record in after] == again
     assert all(before[-1].position < record.position for record in after)  # type: ignore[operator]
     assert _read(TextLines("a.log"), _at(**{"a.log": [*before, *after][-1].position})) == []
+
+
+@pytest.mark.req("S13")
+@pytest.mark.parametrize("appended", [b"lf\nnew\n", b"lf\n", b"lf"])
+def test_a_last_line_that_was_acked_before_others_and_grew_is_read_again(
+    here: Path, appended: bytes
+) -> None:
+    """Kind: what is done of a line above the position counted for the whole line."""
+    path = here / "a.log"
+    path.write_bytes(b"one\ntwo\nthree\nha")
+    one, _, three, half = _read(TextLines("a.log"))
+    saved = PartitionCheckpoint(one.position, 1, (AckedRange(three.position, half.position, 2),))
+    path.write_bytes(b"one\ntwo\nthree\nha" + appended)
+    ledger = PartitionLedger("a.log", saved)
+    read = _read(TextLines("a.log"), Checkpoint({"a.log": saved}))
+    left = [record.value for _, run in ledger.admit(read) for record in run]
+    assert left == ["two", "half", "new"][: 3 if b"new" in appended else 2]
 
 
 def test_a_poll_for_nothing_loses_nothing(here: Path) -> None:

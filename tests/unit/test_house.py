@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 
 import pytest
 
 from flowctl.core.state import LIVENESS, TRANSITIONS, Liveness, Sign
-from tests import house
+from tests import house, imports
 from tests.house import Breach, Source
 
 # All that is there is read once, as long as one process runs them.
@@ -100,17 +101,28 @@ def test_one_more_is_seen(
     assert [breach.path for breach in measure([Source("a.py", bad)])] == ["a.py"]
 
 
+COUNTERS = Source(house.NUMBERS_FILE, "class Counters:\n    a: int = 0\n    b: int = 0\n")
+
+
+def test_a_class_that_copies_numbers_of_a_run_is_seen() -> None:
+    copy = Source("flowctl/x.py", "class Copy:\n    a: int\n    b: int\n    c: int\n")
+    own = Source("flowctl/y.py", "class View:\n    a: int\n    c: int\n")
+    [breach] = house.copied_numbers([COUNTERS, copy, own])
+    assert (breach.path, breach.what[:18]) == ("flowctl/x.py", "Copy defines a, b,")
+
+
 def test_each_measure_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     disorder = (
         "class A:\n    def __init__(self, a, b, c, d, e, f, g): ...\n"
-        "BACKOFF_S = 3\n"
+        "BACKOFF_S = 3\nclass Copy:\n    a: int\n    b: int\n"
         f"AFTER = {{'late': BoltState.SLOW}}\nconsumer.acked = 1\n{long(house.FILE_LINES_MAX)}"
     )
-    sources = [BOLT, Source("flowctl/a.py", disorder)]
+    sources = [BOLT, COUNTERS, Source("flowctl/a.py", disorder)]
     monkeypatch.setattr(house, "read", lambda *_: sources)
     told = "\n".join(breach.what for breach in house.breaches())
     for what in (
         "lines, 600", "f has", "A takes 7", "writes acked", "a table of states", "BACKOFF_S",
+        "Copy d",
     ):  # fmt: skip
         assert what in told
 
@@ -140,7 +152,7 @@ def test_a_line_that_writes_a_bolts_field_is_seen(line: str) -> None:
     [
         "x = consumer.acked",
         "consumer.other = 1",
-        "counters.acked += 1",
+        "counters.tuples_acked += 1",
         "len(consumer.flight)",
         "consumer.flight.get(1)",
     ],
@@ -153,6 +165,56 @@ def test_a_field_that_is_lent_may_be_written_where_it_is_kept() -> None:
     line = "consumer.alarm_s = 1"
     keeper = Source(house.LENT_FIELDS["alarm_s"], line)
     assert list(house.foreign_writes([BOLT, keeper])) == []
+
+
+# -- how the files hang together -------------------------------------------------------------------
+
+
+def modules(**texts: str) -> list[imports.Module]:
+    return [
+        imports.module(f"flowctl/{path.replace('__', '/')}.py", ast.parse(text))
+        for path, text in texts.items()
+    ]
+
+
+def test_the_longest_chain_goes_through_what_is_imported_at_the_start() -> None:
+    made = modules(
+        a="from flowctl import b\nfrom flowctl.d import x",
+        b="from flowctl.c import y",
+        c="def f():\n    from flowctl.e import z",
+        d="import typing\nif TYPE_CHECKING:\n    import flowctl.a",
+        e="z = 1",
+    )
+    graph = imports.graph(made, at_start=True)
+    assert imports.longest_chain(graph) == ["flowctl.a", "flowctl.b", "flowctl.c"]
+    assert imports.graph(made, at_start=False)["flowctl.c"] == {"flowctl.e"}
+
+
+def test_files_with_one_importer_are_counted_by_room() -> None:
+    made = modules(
+        core__a="from flowctl.core.b import x", core__b="x = 1", wire__c="import flowctl.core.a"
+    )
+    graph = imports.graph(made, at_start=False)
+    assert imports.imported_once(graph) == (2, 3)
+    assert imports.imported_once(graph, "flowctl.wire") == (0, 1)
+
+
+def test_a_name_in_two_rooms_and_private_names_of_others_are_found() -> None:
+    made = modules(
+        core__a="class A:\n    def __init__(self):\n        self._x = self._y = 1",
+        wire__a="def f(a, b):\n    b._replace()\n    os._exit(a._x)",
+        wire__b="from flowctl.core.a import _x\nclass B:\n    def f(self):\n        self._y = 1",
+    )
+    assert imports.shared_names(made) == {"a": ["flowctl.core.a", "flowctl.wire.a"]}
+    found = list(imports.private_access(made, made))
+    assert found == [("flowctl.wire.a", "a._x"), ("flowctl.wire.b", "_x")]
+
+
+@reads_all
+def test_how_the_files_hang_together_can_be_read() -> None:
+    told = "\n".join(house.structure())
+    for measure in ("the longest chain of imports: ", "files that one other imports: all "):
+        assert measure in told
 
 
 @pytest.mark.parametrize(

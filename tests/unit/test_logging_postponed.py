@@ -11,7 +11,7 @@ import pytest
 SETUP = """
 import sys
 from flowctl.instrumentation.logging import configure, get_logger, is_heard, settle
-from flowctl.instrumentation.light import light_logger
+from flowctl.instrumentation.logging import light_logger
 from flowctl.logs import ModuleLogger
 configure(flow_events=False)
 assert "structlog" not in sys.modules

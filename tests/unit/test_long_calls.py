@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from flowctl.config import Settings
+from flowctl.core.messages import LongCall
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.long_calls import call_lines, ended_lines
+from flowctl.instrumentation.call_lines import call_lines, ended_lines
 from flowctl.instrumentation.plain import PlainView
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import LongCallView
 from flowctl.runtime.apply_options import checked_options
 from flowctl.runtime.launch import report_of_no_run
 from flowctl.runtime.long_calls import LongCalls
-from flowctl.wire.frames import LongCall
 from tests.unit.test_view_live import snapshot
 
 CALL = LongCallView(bolt="b3", partition="a.parquet", first=50, last=50, for_s=130.0)

@@ -14,8 +14,8 @@ from flowctl.core.counters import Counters
 from flowctl.core.events import RecordsRejected, TupleDeadLettered, TupleGaveUp
 from flowctl.errors import ConfigError, InfrastructureError, TooManyLostError
 from flowctl.instrumentation import summary
+from flowctl.instrumentation.failure_groups import KINDS_MAX, OTHERS, Reasons, folded
 from flowctl.instrumentation.plain import PlainView, line
-from flowctl.instrumentation.reasons import KINDS_MAX, OTHERS, Reasons, folded
 from flowctl.instrumentation.snapshot import LossReason
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.losses import SHARE_COUNTS_FROM, LossBudget, Losses

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import MetricsSettings, Settings
 from flowctl.core.counters import Counters
 from flowctl.core.times import BOUNDS_S, AckTimes, Histogram
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.base import BaseView
 from flowctl.instrumentation.metrics_server import (
     HUNG_AFTER_S,
     MetricsServer,
@@ -29,6 +29,8 @@ from flowctl.instrumentation.metrics_server import (
     metrics_app,
     served,
 )
+from flowctl.instrumentation.prometheus import NO_METRIC
+from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
@@ -36,19 +38,23 @@ from flowctl.instrumentation.snapshot import (
     TimesView,
     Waits,
 )
+from flowctl.instrumentation.views import BaseView
 from flowctl.runtime import launch
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.run import Run
 from flowctl.testing.clock import ManualClock
 from tests.runtime_parts import ListProducer, Witness
-from tests.unit.test_view_plain import SNAPSHOT
+from tests.unit.test_view_plain import REPORT, SNAPSHOT
 
 ROOT = Path(__file__).resolve().parents[2]
 parser = pytest.importorskip("prometheus_client.parser")
 
 BUSY = msgspec.structs.replace(
     SNAPSHOT,
-    counters=Counters(acked=7, moved=2, records_acked=70, records_dead_lettered=1),
+    tuples_acked=7,
+    tuples_moved=2,
+    records_acked=70,
+    records_dead_lettered=1,
     waits=Waits(no_input_s=1.5),
     times=AckTimesView(rtt=TimesView((0, 3, *(0,) * (len(BOUNDS_S) - 2), 1), 61.5)),
     checkpoint_age_s=0.25,
@@ -101,7 +107,7 @@ def test_nothing_is_told_before_the_first_snapshot() -> None:
 def test_counts_gauges_and_histograms_are_those_of_the_snapshot() -> None:
     samples = scrape(SNAPSHOT, BUSY)
     assert value(samples, "flowctl_run_info", name=BUSY.job) == 1
-    assert value(samples, "flowctl_tuples_resent_total") == 2
+    assert value(samples, "flowctl_tuples_moved_total") == 2
     assert value(samples, "flowctl_records_dead_lettered_total") == 1
     assert value(samples, "flowctl_spout_wait_seconds_total", reason="no_input") == 1.5
     assert value(samples, "flowctl_phase", phase=BUSY.phase) == 1
@@ -115,11 +121,25 @@ def test_counts_gauges_and_histograms_are_those_of_the_snapshot() -> None:
     assert value(samples, "flowctl_store_away_seconds") == 0, "there, so that rules have a value"
 
 
-def test_acked_tuples_are_the_reports_and_no_records_that_were_rejected() -> None:
-    """Kind: one number, told differently in two places.  The metric added rejected records."""
-    counters = Counters(acked=7, rejected_kept=3, records_rejected=3)
-    samples = scrape(msgspec.structs.replace(BUSY, counters=counters, tuples_acked=4))
-    assert value(samples, "flowctl_tuples_acked_total") == counters.tuples_acked == 4
+def test_each_number_is_a_metric_and_in_the_report_or_it_is_said_why_not() -> None:
+    """A new number needs no further line: what the core counts is told everywhere."""
+    names = Counters.__struct_fields__
+    numbers = {name: n for n, name in enumerate(names, 1)}
+    samples = scrape(msgspec.structs.replace(BUSY, **numbers))
+    told = {name: f"flowctl_{name}_total" for name in names if name not in NO_METRIC}
+    assert {name: value(samples, told[name]) for name in told} == {n: numbers[n] for n in told}
+    assert NO_METRIC.keys() < set(names) and all(NO_METRIC.values())
+    report = msgspec.to_builtins(msgspec.structs.replace(REPORT, **numbers))
+    assert {name: report[name] for name in names} == numbers
+    with structlog.testing.capture_logs() as logs:
+        finished = msgspec.structs.replace(REPORT, **numbers)
+        RunEvents("j", Settings(), logger=structlog.get_logger()).finished(finished)
+    assert {name: logs[0][name] for name in names} == numbers
+
+
+def test_each_number_says_what_it_counts_in_a_sentence() -> None:
+    for name, meaning in Counters.meanings().items():
+        assert re.fullmatch(r"[A-Z][^.]+\.", meaning), name
 
 
 def test_what_is_not_known_has_no_sample() -> None:

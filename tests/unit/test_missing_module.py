@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from flowctl.bolts.outcomes import fail_of
+from flowctl.core.messages import Emission, Fail
 from flowctl.core.records import Record
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.plan import Plan, Where
 from flowctl.errors import MissingExtraError, UnrunnableError
 from flowctl.failure.job_fault import for_missing_module
 from flowctl.topology.worker.tasks import Batched
-from flowctl.wire.frames import FailFrame, TupleFrame
 from tests.delivery_parts import Clock, PatientPacer
 from tests.stage_code_parts import run
 
@@ -53,21 +53,21 @@ def raised_by(process: Callable[[], None]) -> Exception:
     return caught.value
 
 
-def report(process: Callable[[], None]) -> FailFrame:
-    frame = TupleFrame(7, 1, "p", None, [Record(1, "x")])
+def report(process: Callable[[], None]) -> Fail:
+    frame = Emission(7, "b1", 1, "p", [Record(1, "x")], None, 0)
     return fail_of(frame, raised_by(process), 0, lambda error: True)
 
 
 @pytest.mark.parametrize("process", [imports, imports_from])
 def test_an_import_statement_ends_the_run_and_names_module_and_line(process: Any) -> None:
     said = report(process)
-    assert said.fatal and not said.refused
+    assert said.is_fatal and not said.is_refused
     assert "'no_such_module'" in said.error and "test_missing_module.py" in said.error
 
 
 def test_a_missing_extra_ends_the_run_with_its_remedy() -> None:
     said = report(uses_an_extra)
-    assert said.fatal
+    assert said.is_fatal
     assert "pip install 'flowctl-spark[http]'" in said.error
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flowctl.core.pacing.law import TargetLaw
-from flowctl.core.pacing.leases import Reply, Report
+from flowctl.core.pacing.leases import Reply, WorkerReport
 from flowctl.core.pacing.sample import Sample
 from flowctl.simulation.targets import Target as SharedTarget
 from flowctl.simulation.targets import World
@@ -187,7 +187,7 @@ def shared_curve(run: Callable[[World], None], target: SharedTarget) -> str:
     names: dict[str, str] = {}
     before: dict[str, str] = {}
 
-    def watched(report: Report) -> Reply:
+    def watched(report: WorkerReport) -> Reply:
         reply = exchange(report)
         claim = report.claim
         name = names.setdefault(claim.worker, f"w{len(names) + 1}")

@@ -11,7 +11,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, WorkerReport
 from flowctl.errors import CheckpointUnavailableError, ConfigError
 from flowctl.pacing.client import TTL_S, LeaseSource
 from flowctl.pacing.gate import Gate
@@ -46,12 +46,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return Server(monkeypatch)
 
 
-def report(worker: str, *, want: int = 1, holds: int = 0, **more: Any) -> Report:
+def report(worker: str, *, want: int = 1, holds: int = 0, **more: Any) -> WorkerReport:
     claim = Claim(worker, more.pop("job", ""), more.pop("weight", 1.0), want, RATE_MOST, holds)
     default: dict[str, Any] = {
         "rate": 0.0, "done": Sums(), "ttl_s": 2.0, "known_limit": 4, "budget": None,
     }  # fmt: skip
-    return Report(claim, **(default | more))
+    return WorkerReport(claim, **(default | more))
 
 
 # -- the script ------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Away:
         self._real = server.exchange()
         self.address = "here"
 
-    def exchange(self, asked: Report) -> Reply:
+    def exchange(self, asked: WorkerReport) -> Reply:
         self._server.exchanges += 1
         if self._server.is_away:
             raise CheckpointUnavailableError("gone", remedy="Wait.")

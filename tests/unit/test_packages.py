@@ -55,19 +55,19 @@ def test_it_is_declared_pinned_and_used(package: str, files: list[Path]) -> None
 
 @pytest.mark.req("S115", "S120")
 def test_what_goes_over_the_wire_and_into_the_store_is_msgpack() -> None:
-    """The bytes of msgpack's specification: a fixarray of two, an array of records."""
+    """The bytes of msgpack's specification: a fixarray of three, an array of records."""
     import msgspec
 
+    from flowctl.core.messages import Emission, Revoke
     from flowctl.core.records import Record
     from flowctl.wire.codec import LENGTH_BYTES, FrameWriter
-    from flowctl.wire.frames import Revoke, TupleFrame
 
     writer = FrameWriter(1 << 20)
-    writer.append(Revoke([1, 2]))
-    assert bytes(writer.take())[LENGTH_BYTES:] == b"\x92\x07\x92\x01\x02"
-    writer.append(TupleFrame(7, 1, "p", None, [Record(5, "x")]))
+    writer.append(Revoke("b1", [1, 2]))
+    assert bytes(writer.take())[LENGTH_BYTES:] == b"\x93\x07\xa2b1\x92\x01\x02"
+    writer.append(Emission(7, "b1", 1, "p", [Record(5, "x")], None, 0))
     assert msgspec.msgpack.decode(bytes(writer.take())[LENGTH_BYTES:]) == [
-        3, 7, 1, "p", None, [[5, "x"]],
+        3, 7, "b1", 1, "p", [[5, "x"]], None, 0,
     ]  # fmt: skip
 
 

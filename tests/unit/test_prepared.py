@@ -9,14 +9,14 @@ import sys
 _AT_ONCE = """
 import sys, threading
 from flowctl import Settings
-from flowctl.bolts.work import Order
-from flowctl.runtime.inbound import Reported
+from flowctl.wire.frames import ToBolt
+from flowctl.runtime.inbound import ToSpout
 from flowctl.wire.codec import decoder_of
 sys.setswitchinterval(1e-6)
 barrier = threading.Barrier(8)
 def use():
     barrier.wait()
-    decoder_of(Order), decoder_of(Reported), Settings().checked()
+    decoder_of(ToBolt), decoder_of(ToSpout), Settings().checked()
 threads = [threading.Thread(target=use) for _ in range(8)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]

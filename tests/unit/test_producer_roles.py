@@ -38,6 +38,7 @@ STREAM_NAMES = {
     "AckedRange",
     "Checkpoint",
     "Extent",
+    "Fields",
     "PartitionCheckpoint",
     "Position",
     "Record",

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from flowctl.core.ranges.messages import RangeEmission, SplitAnswered, SplitOrder
+from flowctl.core.messages import RangeEmission, Split, SplitAnswer
 from tests.range_driver import Ranges
 
 pytestmark = pytest.mark.on_change()
@@ -31,14 +31,14 @@ class Bolt:
         self._emissions[emission.tuple_id] = emission
         self.work.append([emission.tuple_id, emission.start, emission.stop])
 
-    def give_back(self, order: SplitOrder) -> None:
+    def give_back(self, order: Split) -> None:
         stop = 0
         for held in self.work:
             if held[0] == order.tuple_id:
                 held[2] = stop = held[1]
         self.work = deque(held for held in self.work if held[1] < held[2])
-        answer = SplitAnswered(order.bolt, 1, order.tuple_id, order.request, stop)
-        self._ranges.core.on_split(answer, now_s=self._ranges.clock())
+        answer = SplitAnswer(order.tuple_id, order.request, stop)
+        self._ranges.core.on_split(order.bolt, 1, answer, now_s=self._ranges.clock())
 
     def step(self) -> None:
         if not self.work:

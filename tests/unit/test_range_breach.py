@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flowctl.core.ranges.messages import RangeEmission
-from flowctl.runtime.range_breach import breach
-from flowctl.wire.frames import Heartbeat, ProgressFrame, RangeFail, RejectedAt, SplitAnswer
+from flowctl.core.messages import (
+    Fail,
+    Heartbeat,
+    Processed,
+    Progress,
+    RangeEmission,
+    RangeFail,
+    RejectedRecord,
+    SplitAnswer,
+)
+from flowctl.runtime.claims import Claims
 from tests.range_driver import Ranges
 
 
@@ -20,25 +28,25 @@ def given() -> tuple[Ranges, RangeEmission]:
 
 
 def _said(given: tuple[Ranges, RangeEmission], frame: object) -> str:
-    core = given[0].core
-    return breach(core, core.bolts["a"], frame)
+    return Claims(given[0].core).breach("a", 1, frame)
 
 
-def _progress(emission: RangeEmission, **fields: Any) -> ProgressFrame:
-    done = ProgressFrame(
-        tuple_id=emission.tuple_id, attempt=emission.attempt, start=emission.start,
-        done_through=emission.start + 100, records=10, read_s=0.1, wait_s=0.0, service_s=0.1,
-        sink_s=None, idle_total_s=0.0, rejected=[RejectedAt(emission.start, "x", "bad")],
-    )  # fmt: skip
+def _of(message: Any, fields: dict[str, Any]) -> Any:
+    """``message``, with these fields of it or of a message in it."""
+    own = {name: fields.pop(name) for name in message.__struct_fields__ if name in fields}
+    return replace(message, **own)
+
+
+def _progress(emission: RangeEmission, **fields: Any) -> Progress:
+    did = Processed(10, 0.1, 0.0, 0.1, rejected=[RejectedRecord(emission.start, "x", "bad")])
+    start = emission.start
+    done = Progress(emission.tuple_id, emission.attempt, start, start + 100, 0.0, _of(did, fields))
     return replace(done, **fields)
 
 
 def _failed(emission: RangeEmission, **fields: Any) -> RangeFail:
-    fail = RangeFail(
-        tuple_id=emission.tuple_id, attempt=emission.attempt, start=emission.start,
-        stop=emission.start + 100, records=10, error="boom", traceback="", fenced=False,
-    )  # fmt: skip
-    return replace(fail, **fields)
+    fail = _of(Fail(emission.tuple_id, emission.attempt, "boom"), fields)
+    return replace(RangeFail(fail, emission.start, emission.start + 100, 10), **fields)
 
 
 def test_what_can_be_true_is_no_breach(given: tuple[Ranges, RangeEmission]) -> None:
@@ -62,7 +70,7 @@ def test_what_can_be_true_is_no_breach(given: tuple[Ranges, RangeEmission]) -> N
         ({"call_s": float("inf")}, "are not possible"),
         ({"done_through": 1 << 60}, "it did 0 to 1152921504606846976"),
         ({"left_out": 11}, "11 records were left out of 10"),
-        ({"rejected": [RejectedAt(1 << 50, "x", "bad")]}, "it rejected the record at"),
+        ({"rejected": [RejectedRecord(1 << 50, "x", "bad")]}, "it rejected the record at"),
         ({"records": 0}, "it rejected 1 of 0 records"),
     ],
 )
@@ -85,3 +93,10 @@ def test_a_fail_that_can_not_be_is_named(
     given: tuple[Ranges, RangeEmission], fields: dict[str, Any], named: str
 ) -> None:
     assert named in _said(given, _failed(given[1], **fields))
+
+
+def test_the_order_in_which_ranges_are_begun_is_not_told(
+    given: tuple[Ranges, RangeEmission],
+) -> None:
+    said = _said(given, Heartbeat(1, 0, begun=[given[1].tuple_id]))
+    assert said == "it is at work on tuples, but this job has ranges"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flowctl.bolts.range_claims import PROGRESS_EARLY, PROGRESS_EVERY_S, Part, RangeClaims
+from flowctl.bolts.range_claims import PROGRESS_EARLY, PROGRESS_EVERY_S, RangeClaims
+from flowctl.core.messages import Processed
 
 
 def reports(*, batch_s: float, batches: int, follows: bool = False) -> list[float]:
@@ -13,7 +14,7 @@ def reports(*, batch_s: float, batches: int, follows: bool = False) -> list[floa
     told_s = []
     for number in range(1, batches + 1):
         claims.claim(number)
-        claims.done(Part(records=1))
+        claims.done(Processed(records=1))
         if claims.progress(number * batch_s) is not None:
             told_s.append(number * batch_s)
     return told_s
@@ -35,7 +36,7 @@ def test_each_batch_is_reported_where_a_short_one_is_between_long_ones():
     for number, batch_s in enumerate([0.15, 0.15, 0.06] * 10, start=1):
         now_s += batch_s
         claims.claim(number)
-        claims.done(Part(records=1))
+        claims.done(Processed(records=1))
         assert claims.progress(now_s) is not None
 
 

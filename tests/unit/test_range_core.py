@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from flowctl.core.carried import Packed
 from flowctl.core.events import TargetWentDown
-from flowctl.core.joined import Beat
+from flowctl.core.letters import Shown, to_show
+from flowctl.core.messages import Heartbeat, RejectedRecord, Revoked, SplitAnswer
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import (
-    Receipts,
-    SplitAnswered,
-)
 from flowctl.core.ranges.splits import Donor, share_kept
 from flowctl.core.records import (
     AckedRange,
     AckOutcome,
     Checkpoint,
     PartitionCheckpoint,
+    Receipts,
     Record,
 )
 from flowctl.core.tuples import FlowTuple
@@ -148,11 +149,11 @@ def test_an_idle_bolt_gets_the_end_of_a_range_once_its_bolt_has_answered() -> No
     assert (question.bolt, question.tuple_id) == ("a", ours.tuple_id)
     assert 0.05 < question.keep < 0.15, "a tenth of the speed"
     assert ranges.emit() == [], "the rest is nobody's before the answer"
-    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, 500_000)
-    assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.ACKED
+    answer = SplitAnswer(ours.tuple_id, question.request, 500_000)
+    assert ranges.core.on_split("a", 1, answer, now_s=ranges.clock()) is AckOutcome.ACKED
     (rest,) = ranges.emit()
     assert (rest.bolt, rest.start, rest.stop) == ("b", 500_000, ours.stop)
-    assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.DUPLICATE
+    assert ranges.core.on_split("a", 1, answer, now_s=ranges.clock()) is AckOutcome.DUPLICATE
     assert ranges.did(ours, 100_000, 500_000) is AckOutcome.ACKED
     assert ranges.did(rest, rest.start, rest.stop) is AckOutcome.ACKED
     assert ranges.core.is_drained
@@ -177,7 +178,7 @@ def test_a_slow_bolt_that_is_idle_gets_no_more_than_it_can_do_in_time() -> None:
         start = ranges.core._pending[of[bolt].tuple_id].cut.pieces[0][0]
         ranges.wait(position_s * MB / 2, "a", "b", "c")
         ranges.did(of[bolt], start, start + MB // 2, service_s=position_s * MB / 2)
-    ranges.core.on_revoked("b", 1, [of["b"].tuple_id], now_s=ranges.clock())
+    ranges.core.on_revoked("b", 1, Revoked([of["b"].tuple_id]), now_s=ranges.clock())
     given = ranges.emit()
     assert given[0].start == of["b"].start + MB // 2
     assert [e.stop for e in given[:-1]] == [e.start for e in given[1:]] and len(given) <= 8
@@ -190,8 +191,8 @@ def test_if_the_bolt_dies_the_split_never_happened() -> None:
     ranges, ours = split_scene()
     (question,) = ranges.questions()
     ranges.core.remove_bolt("a", now_s=ranges.clock(), reason="died")
-    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, 500_000)
-    assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.UNKNOWN
+    answer = SplitAnswer(ours.tuple_id, question.request, 500_000)
+    assert ranges.core.on_split("a", 1, answer, now_s=ranges.clock()) is AckOutcome.UNKNOWN
     ranges.wait(1.0, "b")
     (all_of_it,) = ranges.emit()
     assert (all_of_it.bolt, all_of_it.start, all_of_it.stop) == ("b", 100_000, ours.stop)
@@ -200,8 +201,8 @@ def test_if_the_bolt_dies_the_split_never_happened() -> None:
 def test_a_bolt_that_refuses_is_not_asked_again_before_it_has_done_something() -> None:
     ranges, ours = split_scene()
     (question,) = ranges.questions()
-    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, ours.stop)
-    ranges.core.on_split(answer, now_s=ranges.clock())
+    answer = SplitAnswer(ours.tuple_id, question.request, ours.stop)
+    ranges.core.on_split("a", 1, answer, now_s=ranges.clock())
     ranges.wait(0.05, "a", "b")
     ranges.emit()
     assert ranges.questions() == []
@@ -227,8 +228,8 @@ def test_a_range_that_moves_whole_stays_longer_each_time() -> None:
             questions = ranges.questions()
         stayed_s.append(ranges.clock() - since_s)
         (question,) = questions
-        answer = SplitAnswered(question.bolt, 1, question.tuple_id, question.request, 0)
-        ranges.core.on_split(answer, now_s=ranges.clock())
+        answer = SplitAnswer(question.tuple_id, question.request, 0)
+        ranges.core.on_split(question.bolt, 1, answer, now_s=ranges.clock())
         (moved,) = ranges.emit()
         assert (moved.start, moved.stop) == (MB - left, MB)
     assert stayed_s[2] < stayed_s[3] < stayed_s[4]
@@ -343,7 +344,7 @@ def test_receipts_come_with_what_is_done_and_never_from_one_who_was_given_up() -
     (e,) = ranges.emit()
     ranges.did(e, 0, 1000, receipts=[b"file 1"])
     assert ranges.core.poll_receipts() == Receipts("p", 0, 1000, 10, [b"file 1"])
-    ranges.core.on_revoked("a", 1, [e.tuple_id], now_s=ranges.clock())
+    ranges.core.on_revoked("a", 1, Revoked([e.tuple_id]), now_s=ranges.clock())
     (again,) = ranges.emit()
     assert (again.bolt, again.start) == ("b", 1000)
     late = ranges.did(e, 1000, 2000, bolt="a", receipts=[b"file 2"])
@@ -364,7 +365,7 @@ def test_what_a_bolt_did_that_was_given_up_is_done_and_it_is_called_off() -> Non
     ranges = Ranges("a", "b", stop=MB)
     (e,) = ranges.emit()
     ranges.did(e, 0, 1000)
-    ranges.core.on_heartbeat("a", 1, Beat(1, 0), now_s=ranges.clock())
+    ranges.core.on_heartbeat("a", 1, Heartbeat(1, 0), now_s=ranges.clock())
     ranges.wait(4.0, "b")
     ranges.wait(1.0, "b")
     (again,) = ranges.emit()
@@ -382,10 +383,10 @@ def test_a_failure_that_a_bolt_without_the_range_tells_changes_nothing() -> None
     ranges = Ranges("a", "b", stop=2 * MB)
     ours, theirs = ranges.emit()
     counters = ranges.core.counters
-    before = (counters.failed, counters.pieces, counters.records_pending_now)
+    before = (counters.tuples_failed, counters.pieces, counters.records_pending_now)
     told = ranges.failed(ours, ours.start, ours.start + 1_000, bolt=theirs.bolt)
     assert told is AckOutcome.DUPLICATE
-    assert (counters.failed, counters.pieces, counters.records_pending_now) == before
+    assert (counters.tuples_failed, counters.pieces, counters.records_pending_now) == before
     assert ranges.did(ours, ours.start, ours.stop) is AckOutcome.ACKED
 
 
@@ -417,3 +418,28 @@ def test_keys_may_be_as_far_apart_as_64_bits_are() -> None:
             break
     assert ranges.core.is_drained
     assert ranges.state.position == stop - 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [(Packed(b"", {1, 2}), {1, 2}), (to_show("half a line"), Shown("half a line")), ("x", "x")],
+)
+def test_a_letter_has_the_value_that_the_bolts_message_stands_for(sent: Any, kept: Any) -> None:
+    ranges = Ranges("a", stop=1000, has_dead_letter=True, settings={"retry_attempts_max": 1})
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 10, records=2, rejected=[RejectedRecord(3, sent, "no use")])
+    ranges.failed(e, 10, 11, records=1, record=Record(10, sent), record_at=10, is_data_error=True)
+    letters = list(iter(ranges.core.poll_dead_letter, None))
+    assert [letter.records for letter in letters] == [(Record(3, kept),), (Record(10, kept),)]
+    assert all(type(letter.records[0].value) is type(kept) for letter in letters)
+    assert letters[1].gave_up.reason == "boom, at record 10"
+
+
+def test_times_a_little_below_nothing_count_as_none() -> None:
+    """They are differences of sums of a bolt's clock."""
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    ranges.wait(0.1, "a")
+    ranges.did(e, 0, 500, service_s=-1e-3, read_s=-1e-3, wait_s=-1e-3)
+    service = ranges.core.bolts["a"].service
+    assert (service.record_s, service.path_s) == (0.0, pytest.approx(0.1))

@@ -31,9 +31,9 @@ def test_what_a_bolt_did_that_was_given_up_counts_as_late() -> None:
             break
     assert again and again[0].bolt == "b"
     assert ranges.did(ours, 0, 1_000) is AckOutcome.LATE
-    assert ranges.core.counters.late == 1
+    assert ranges.core.counters.acks_late == 1
     assert ranges.did(ours, 0, 1_000) is AckOutcome.DUPLICATE
-    assert (ranges.core.counters.late, ranges.core.counters.duplicate) == (1, 1)
+    assert (ranges.core.counters.acks_late, ranges.core.counters.acks_duplicate) == (1, 1)
 
 
 def test_a_share_of_positions_that_are_records_is_known_after_the_first_report() -> None:

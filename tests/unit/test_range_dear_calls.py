@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flowctl.bolts.range_claims import Part
-from flowctl.bolts.range_pace import Pace
-from flowctl.instrumentation.pace import dear_call
+from flowctl.bolts.range_pace import BatchPace
+from flowctl.core.messages import Processed
+from flowctl.instrumentation.call_lines import dear_call
 from flowctl.runtime.dear_calls import dear_batches
 from tests.range_driver import MB, Ranges
 
@@ -51,7 +51,7 @@ def test_where_calls_cost_nothing_nothing_is_said() -> None:
 
 def test_a_bolt_tells_it_only_where_it_makes_batches_longer() -> None:
     for call_s, longest_s, is_dear in ((0.3, 0.15, True), (0.005, 0.15, False), (0.3, 9.0, False)):
-        pace = Pace(longest_s)
+        pace = BatchPace(longest_s)
         for _ in range(600):
             records = pace.next_records
             pace.took(records, call_s + 0.001 * records)
@@ -60,5 +60,5 @@ def test_a_bolt_tells_it_only_where_it_makes_batches_longer() -> None:
 
 
 def test_a_report_of_several_batches_has_what_is_known_by_the_last() -> None:
-    assert Part(call_s=0.2).plus(Part(call_s=0.3)).call_s == 0.3
-    assert Part(call_s=0.2).plus(Part()).call_s == 0.0
+    assert Processed(call_s=0.2).plus(Processed(call_s=0.3)).call_s == 0.3
+    assert Processed(call_s=0.2).plus(Processed()).call_s == 0.0

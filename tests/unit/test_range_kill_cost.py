@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-from flowctl.bolts.range_claims import Part, RangeClaims
-from flowctl.bolts.range_pace import TARGET_S, Pace
+from flowctl.bolts.range_claims import RangeClaims
+from flowctl.bolts.range_pace import TARGET_S, BatchPace
+from flowctl.core.messages import Processed
 
 RUN_S = 60.0
 PATH_S = 0.001  # a report's way to the driver
@@ -41,7 +42,7 @@ class Report(NamedTuple):
 
 def work(record_s: float, blocks: Iterator[int], noise: float) -> tuple[list[Work], list[Report]]:
     """What a slot does in ``RUN_S``; ``noise``: the share by which a batch's time varies."""
-    rng, pace, claims = Random(1), Pace(), RangeClaims(0, 1 << 40)
+    rng, pace, claims = Random(1), BatchPace(), RangeClaims(0, 1 << 40)
     now_s, position = 0.0, 0
     done: list[Work] = []
     told: list[Report] = []
@@ -56,10 +57,10 @@ def work(record_s: float, blocks: Iterator[int], noise: float) -> tuple[list[Wor
             done.append(Work(now_s, now_s + service_s, position))
             now_s += service_s
             pace.took(records, service_s)
-            claims.done(Part(records=records, is_urgent=pace.is_next_short(left)))
+            claims.done(Processed(records=records, is_urgent=pace.is_next_short(left)))
             if (progress := claims.progress(now_s)) is not None:
-                urgent = progress.part.is_urgent
-                told.append(Report(now_s + PATH_S, progress.done_through, urgent))
+                _, through, did = progress
+                told.append(Report(now_s + PATH_S, through, did.is_urgent))
     return done, told
 
 
@@ -106,7 +107,7 @@ def test_a_kill_of_the_driver_repeats_at_most_two_batches(
 
 @pytest.mark.parametrize("left", range(1, 400))
 def test_the_end_of_a_block_is_no_short_batch(left: int) -> None:
-    pace = Pace()
+    pace = BatchPace()
     for _ in range(30):  # a hundred records fit
         pace.took(pace.next_of(1_000), pace.next_of(1_000) * TARGET_S / 100)
     assert pace.records == pace.next_records == 100
@@ -122,7 +123,7 @@ def test_the_end_of_a_block_is_no_short_batch(left: int) -> None:
 
 def test_a_short_batch_that_is_next_is_told_before_it_is_begun() -> None:
     """Else three batches could be unsaved when it ends."""
-    pace = Pace()
+    pace = BatchPace()
     assert pace.is_next_short(0)
     urgent = []
     for _ in range(400):
@@ -135,7 +136,7 @@ def test_a_short_batch_that_is_next_is_told_before_it_is_begun() -> None:
 
 def test_blocks_of_little_work_hurry_nobody() -> None:
     """Every batch is short then, and no save could keep up."""
-    pace = Pace()
+    pace = BatchPace()
     for _ in range(100):
         records = pace.next_of(2_700)
         pace.took(records, records * 1e-6)

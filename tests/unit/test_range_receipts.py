@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from flowctl.core.messages import Processed, Progress, RangeEmission, RejectedRecord
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Progress, RangeEmission, Receipts, RejectedRecord
-from flowctl.core.records import AckOutcome
+from flowctl.core.records import AckOutcome, Receipts
 
 
 def begun(*, has_dead_letter: bool) -> tuple[RangeCore, RangeEmission]:
@@ -23,24 +23,24 @@ def begun(*, has_dead_letter: bool) -> tuple[RangeCore, RangeEmission]:
 
 def told(emission: RangeEmission, *rejected: int) -> Progress:
     return Progress(
-        bolt="b1",
-        epoch=1,
         tuple_id=emission.tuple_id,
         attempt=1,
         start=0,
         done_through=10,
-        records=10,
-        service_s=0.1,
         idle_total_s=0.0,
-        rejected=[RejectedRecord(position, "value", "why") for position in rejected],
-        receipts=[b"a file"],
+        did=Processed(
+            records=10,
+            service_s=0.1,
+            rejected=[RejectedRecord(position, "value", "why") for position in rejected],
+            receipts=[b"a file"],
+        ),
     )
 
 
 @pytest.mark.parametrize("has_dead_letter", [False, True])
 def test_what_waits_for_the_dead_letter_stands_apart(has_dead_letter: bool) -> None:
     core, emission = begun(has_dead_letter=has_dead_letter)
-    assert core.on_progress(told(emission, 3, 7), now_s=0.2) is AckOutcome.ACKED
+    assert core.on_progress("b1", 1, told(emission, 3, 7), now_s=0.2) is AckOutcome.ACKED
     apart = [3, 7] if has_dead_letter else []
     kept = core.poll_receipts()
     assert kept == Receipts("p", 0, 10, 10, [b"a file"], kept.apart if kept else ())
@@ -52,8 +52,8 @@ def test_what_waits_for_the_dead_letter_stands_apart(has_dead_letter: bool) -> N
 
 def test_a_report_that_comes_twice_has_one_receipt() -> None:
     core, emission = begun(has_dead_letter=False)
-    assert core.on_progress(told(emission), now_s=0.2) is AckOutcome.ACKED
-    assert core.on_progress(told(emission), now_s=0.3) is not AckOutcome.ACKED
+    assert core.on_progress("b1", 1, told(emission), now_s=0.2) is AckOutcome.ACKED
+    assert core.on_progress("b1", 1, told(emission), now_s=0.3) is not AckOutcome.ACKED
     assert core.poll_receipts() is not None
     assert core.poll_receipts() is None
 
@@ -62,6 +62,6 @@ def test_late_progress_of_a_bolt_that_was_given_up_has_none_and_is_not_done() ->
     core, emission = begun(has_dead_letter=False)
     core.remove_bolt("b1", now_s=0.1)
     core.add_bolt("b1", slots=1, epoch=2, now_s=0.2, in_order=True)
-    core.on_progress(told(emission), now_s=0.3)
+    core.on_progress("b1", 1, told(emission), now_s=0.3)
     assert core.poll_receipts() is None
     assert core.counters.records_acked == 0

@@ -13,9 +13,10 @@ from random import Random
 
 import pytest
 
-from flowctl.bolts.range_claims import Part, RangeClaims
-from flowctl.bolts.range_pace import TARGET_S, Pace
+from flowctl.bolts.range_claims import RangeClaims
+from flowctl.bolts.range_pace import TARGET_S, BatchPace
 from flowctl.bolts.range_saves import PATIENCE_S, SHARE, SlotSaves
+from flowctl.core.messages import Processed
 
 RUN_S = 60.0
 BATCHES_MAX = 2
@@ -29,7 +30,7 @@ class Slot:
     ) -> None:
         self._record_s, self._save_s, self._files = record_s, save_s, files
         self._rng = Random(3)
-        self._pace, self._saves = Pace(), SlotSaves()
+        self._pace, self._saves = BatchPace(), SlotSaves()
         self._claims = RangeClaims(0, 1 << 40)
         self._told_s: list[float] = []  # when each report is known to be saved
         self._through = [0]  # how many batches that report and those before it hold
@@ -59,14 +60,14 @@ class Slot:
         pace.took(records, took_s)
         self._saves.done(took_s)
         self._claims.claim(self._claims.claimed + records)
-        self._claims.done(Part(records=records, is_awaited=pace.is_long_in(whole)))
+        self._claims.done(Processed(records=records, is_awaited=pace.is_long_in(whole)))
         at_once = self._saves.must_tell and pace.is_long_in(whole)
         told = self._claims.progress(self.now_s, at_once=at_once)
         if told is not None:
             last_s = self._told_s[-1] if self._told_s else 0.0
             self._told_s.append(max(last_s, self.now_s + self._save_s()))
             self._through.append(self.batches)
-            self._saves.reported(len(self._told_s), is_awaited=told.part.is_awaited)
+            self._saves.reported(len(self._told_s), is_awaited=told[2].is_awaited)
         return records
 
     def _await(self) -> None:

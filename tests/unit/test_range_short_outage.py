@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.core.ranges.messages import RangeEmission
+from flowctl.core.messages import RangeEmission
 from tests.range_driver import Ranges
 
 pytestmark = pytest.mark.on_change()
@@ -62,4 +62,4 @@ def test_a_report_of_what_was_begun_after_the_failure_does() -> None:
     ranges.wait(0.02, "a", "b")
     ranges.did(other, other.start + 2_000, other.start + 3_000)
     ranges.failed(again, again.start, again.stop)
-    assert ranges.core.counters.cut, "its second fault: it is searched for the record"
+    assert ranges.core.counters.tuples_cut, "its second fault: it is searched for the record"

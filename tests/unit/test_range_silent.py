@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowctl.core.ranges.messages import RangeEmission
+from flowctl.core.messages import RangeEmission
 from flowctl.core.records import AckOutcome
 from flowctl.core.settings import TimeoutSettings
 from tests.range_driver import MB, Ranges

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.core.ranges.messages import SplitAnswered
+from flowctl.core.messages import Revoked, SplitAnswer
 from tests.range_driver import MB, Ranges, split_scene
 
 
@@ -28,8 +28,8 @@ def test_what_a_bolt_could_not_do_in_time_is_its_own_if_all_others_stand_still()
     ranges, ours = split_scene()
     (question,) = ranges.questions()
     core, clock = ranges.core, ranges.clock
-    answer = SplitAnswered("a", 1, ours.tuple_id, question.request, 100_001)
-    core.on_split(answer, now_s=clock())
+    answer = SplitAnswer(ours.tuple_id, question.request, 100_001)
+    core.on_split("a", 1, answer, now_s=clock())
     done = 0
     for _ in range(40):  # "a" tells nothing of its one position for 20 s
         unbegun = []
@@ -40,5 +40,6 @@ def test_what_a_bolt_could_not_do_in_time_is_its_own_if_all_others_stand_still()
             else:
                 unbegun.append(emission.tuple_id)
         ranges.wait(0.5, "a", "b")
-        core.on_revoked("a", 1, unbegun, now_s=clock())  # as it is asked to, once it is overdue
+        # As it is asked to, once it is overdue.
+        core.on_revoked("a", 1, Revoked(unbegun), now_s=clock())
     assert done == ours.stop - 100_001, "nothing waits for a bolt that may never go on"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.core.ranges.messages import Receipts
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Receipts
 from flowctl.errors import CheckpointUnavailableError, ConfigError, FencedError, InternalError
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.memory_store import MemoryCheckpointStore

@@ -153,6 +153,7 @@ def test_the_same_checkpoint_gives_the_same_bytes(
     assert found[0] == {
         b"schema": b"1",
         b"epoch": b"1",
+        b"epoch_copy": b"1",
         b"revision": b"1",
         b"p:a": b"0502800000000000000a02800000000000000100"
         b"|\x96\x92\x0a\x01\x03\x91\x93\x92\x14\x03\x92\x28\x05\x03\xc0\xc0"

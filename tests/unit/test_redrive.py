@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowctl.core.letters import redrive_partition, without_redrives
-from flowctl.core.records import (
-    AckedRange,
-    Checkpoint,
-    PartitionCheckpoint,
-    Record,
-)
+from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import InfrastructureError
 from flowctl.ports import SharingProducer, SourceHost
 from flowctl.runtime.redrive import Redriven, with_letters_first

@@ -18,6 +18,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.bolts.pauses import Pauses
 from flowctl.core.events import TupleFailed, TupleRefused
+from flowctl.core.messages import Fail
 from flowctl.core.spout import SpoutCore
 from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import CheckpointUnavailableError, InfrastructureError
@@ -85,9 +86,8 @@ def a_tuple_that_is_refused() -> Iterator[float]:
 
 
 def refuse(driver: Driver, emission: Any) -> None:
-    driver.core.on_refused(
-        emission.bolt, 1, emission.tuple_id, reason="429", after_s=None, now_s=driver.clock()
-    )
+    fail = Fail(emission.tuple_id, emission.attempt, "429", is_refused=True)
+    driver.core.on_fail(emission.bolt, 1, fail, now_s=driver.clock())
     driver.wait(0)
 
 
@@ -191,9 +191,8 @@ def ending(answer: Callable[[Hub, Any], Any]) -> Iterator[float]:
 
 def an_on_end_that_raises() -> Iterator[float]:
     def fail(hub: Hub, call: Any) -> None:
-        hub.core.on_fail(
-            call.bolt, hub.epoch[call.bolt], call.tuple_id, reason="no", now_s=hub.now_s
-        )
+        fail = Fail(call.tuple_id, call.attempt, "no")
+        hub.core.on_fail(call.bolt, hub.epoch[call.bolt], fail, now_s=hub.now_s)
 
     return ending(fail)
 

@@ -7,8 +7,9 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
+from flowctl.core.messages import Ack
 from flowctl.core.ranges.core import RangeCore
-from flowctl.core.records import Ack, Record
+from flowctl.core.records import Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, FencedError, InternalError
 from flowctl.runtime.checkpointer import Checkpointer
@@ -39,8 +40,7 @@ class Work:
         core.offer("p", [Record(self._read, "value")], now_s=self.clock())
         emission = core.poll_emit(now_s=self.clock())
         assert emission is not None
-        ack = Ack(bolt="a", epoch=1, tuple_id=emission.tuple_id, attempt=1)
-        core.on_ack(ack, now_s=self.clock())
+        core.on_ack("a", 1, Ack(emission.tuple_id, 1), now_s=self.clock())
 
 
 def test_it_saves_what_is_acked_and_only_if_that_changed():

@@ -9,22 +9,29 @@ import msgspec
 import pytest
 
 from flowctl.core.events import BoltRemoved, PeerDropped
+from flowctl.core.messages import (
+    Ack,
+    DetailedAck,
+    Emission,
+    Fail,
+    Heartbeat,
+    Processed,
+    Progress,
+    RangeFail,
+    Rejected,
+    Revoked,
+    SettledAck,
+    SplitAnswer,
+)
 from flowctl.core.pacing.figures import TargetFigures
-from flowctl.core.records import Emission, Record, Rejected
+from flowctl.core.records import Record
 from flowctl.core.spout import SpoutCore
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement, Watched
+from flowctl.errors import FencedError, UnrunnableError
 from flowctl.instrumentation.events import sentence
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.inbound import InboundHandler
-from flowctl.wire.frames import (
-    AckFrame,
-    DetailedAckFrame,
-    Dying,
-    FailFrame,
-    Heartbeat,
-    Revoked,
-    SettledFrame,
-)
+from flowctl.wire.frames import Dying
 from flowctl.wire.server import Joined, Left, Received
 from tests.core_driver import core_settings
 
@@ -76,20 +83,20 @@ def driver() -> Driver:
     return Driver()
 
 
-def ack(driver: Driver, of: str = "a", **changes: Any) -> AckFrame:
+def ack(driver: Driver, of: str = "a", **changes: Any) -> Ack:
     said = {"attempt": 1, "wait_s": 0.1, "service_s": 0.2, "idle_total_s": 0.3, "sink_s": None}
-    return AckFrame(driver.sent[of].tuple_id, **{**said, **changes})
+    return Ack(driver.sent[of].tuple_id, **{**said, **changes})
 
 
-def detailed(driver: Driver, indices: list[int] = [], left_out: int = 0) -> DetailedAckFrame:  # noqa: B006
+def detailed(driver: Driver, indices: list[int] = [], left_out: int = 0) -> DetailedAck:  # noqa: B006
     rejected = [Rejected(index, "no") for index in indices]
     tuple_id = driver.sent["a"].tuple_id
-    return DetailedAckFrame(tuple_id, 1, 0.1, 0.2, 0.3, None, rejected, left_out)
+    return DetailedAck(tuple_id, 1, 0.1, 0.2, 0.3, None, rejected, left_out)
 
 
-def fail(driver: Driver, of: str = "a", **changes: Any) -> FailFrame:
-    said = {"attempt": 1, "error": "E", "traceback": "", "record_index": 0, "fenced": False}
-    return FailFrame(driver.sent[of].tuple_id, **{**said, **changes})
+def fail(driver: Driver, of: str = "a", **changes: Any) -> Fail:
+    said = {"attempt": 1, "error": "E", "traceback": "", "record_index": 0}
+    return Fail(driver.sent[of].tuple_id, **{**said, **changes})
 
 
 ABSURD = [math.nan, math.inf, -math.inf, -1.0, 1e300]
@@ -102,8 +109,8 @@ def told(**wrong: Any) -> TargetFigures:
 
 LIES: dict[str, Any] = {
     "another bolt's tuple": lambda d: ack(d, "b"),
-    "a tuple that was never sent": lambda d: AckFrame(99, 1, 0.1, 0.1, 0.1),
-    "a tuple below all": lambda d: AckFrame(-1, 1, 0.1, 0.1, 0.1),
+    "a tuple that was never sent": lambda d: Ack(99, 1, 0.1, 0.1, 0.1),
+    "a tuple below all": lambda d: Ack(-1, 1, 0.1, 0.1, 0.1),
     "a sending that never was": lambda d: ack(d, attempt=2),
     "sending 0": lambda d: ack(d, attempt=0),
     "a rejected record below the first": lambda d: detailed(d, [-1]),
@@ -115,19 +122,22 @@ LIES: dict[str, Any] = {
     "a record index of -1,000,000": lambda d: fail(d, record_index=-1_000_000),
     "a record behind the last": lambda d: fail(d, record_index=5),
     "another's tuple failed": lambda d: fail(d, "b"),
-    "an endless pause": lambda d: fail(d, refused=True, after_s=math.inf),
-    "a pause of nan": lambda d: fail(d, refused=True, after_s=math.nan),
-    "a pause below 0": lambda d: fail(d, refused=True, after_s=-1.0),
+    "an endless pause": lambda d: fail(d, is_refused=True, after_s=math.inf),
+    "a pause of nan": lambda d: fail(d, is_refused=True, after_s=math.nan),
+    "a pause below 0": lambda d: fail(d, is_refused=True, after_s=-1.0),
     "an error as long as a book": lambda d: fail(d, error="x" * 1_000_000),
     "fewer than no slots busy": lambda d: Heartbeat(-1, 0),
     "more slots busy than there are": lambda d: Heartbeat(3, 0),
     "fewer than none queued": lambda d: Heartbeat(0, -5),
-    "more begun than there are slots": lambda d: Heartbeat(2, 0, [], [1, 2, 3]),
-    "more came to it than it was sent": lambda d: Heartbeat(0, 0, [], [], [], 1_000_000),
-    "a target used for no time": lambda d: Heartbeat(0, 0, [], [], [told(call_s=math.nan)]),
-    "a limit below none": lambda d: Heartbeat(0, 0, [], [], [told(limit=-1)]),
-    "a target of a long name": lambda d: Heartbeat(0, 0, [], [], [told(target="x" * 70_000)]),
-    "more targets than are told": lambda d: Heartbeat(0, 0, [], [], [told()] * 17),
+    "more begun than there are slots": lambda d: Heartbeat(2, 0, [1, 2, 3]),
+    "more came to it than it was sent": lambda d: Heartbeat(0, 0, arrived=1_000_000),
+    "fewer than none came to it": lambda d: Heartbeat(0, 0, arrived=-1),
+    "a source that it can't read": lambda d: fail(d, is_read_error=True),
+    "no times": lambda d: Ack(d.sent["a"].tuple_id, 1),
+    "a target used for no time": lambda d: Heartbeat(0, 0, targets=[told(call_s=math.nan)]),
+    "a limit below none": lambda d: Heartbeat(0, 0, targets=[told(limit=-1)]),
+    "a target of a long name": lambda d: Heartbeat(0, 0, targets=[told(target="x" * 70_000)]),
+    "more targets than are told": lambda d: Heartbeat(0, 0, targets=[told()] * 17),
     "another's tuple given back": lambda d: Revoked([d.sent["b"].tuple_id]),
     "given back what was never sent": lambda d: Revoked([1 << 60]),
     **{
@@ -144,7 +154,7 @@ def test_who_says_what_can_not_be_is_dropped_named_and_counted(driver: Driver, l
     assert driver.ended == ["a"]
     assert list(driver.core.bolts) == ["b"]
     assert driver.core.counters.peers_dropped == driver.core.counters.bolts_lost == 1
-    assert driver.core.counters.acked == 0
+    assert driver.core.counters.tuples_acked == 0
     (drop,) = driver.drops()
     assert drop.bolt == "a"
     assert sentence(drop).startswith("peer a broke the protocol: ")
@@ -156,11 +166,29 @@ def test_who_says_what_can_not_be_is_dropped_named_and_counted(driver: Driver, l
     again = driver.core.poll_emit(now_s=100.0)
     assert again is not None
     assert (again.bolt, again.tuple_id) == ("b", driver.sent["a"].tuple_id)
-    driver.say("b", AckFrame(again.tuple_id, again.attempt, 0.1, 0.1, 0.1))
+    driver.say("b", Ack(again.tuple_id, again.attempt, 0.1, 0.1, 0.1))
     assert driver.core.checkpoint().partitions["p"].position == 10
     # What comes of the old connection later is of an epoch that is over.
     driver.say("a", lie(driver))
     driver.hear(Left("a", 1, "closed"))
+    assert driver.core.counters.peers_dropped == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        SplitAnswer(1, 1, 9),
+        Progress(1, 1, 0, 9, 0.0, Processed()),
+        RangeFail(Fail(1, 1, "E"), 0, 9, 1),
+    ],
+)
+def test_a_report_on_a_range_is_a_breach_where_there_is_none_and_then_ignored(
+    driver: Driver, said: Any
+) -> None:
+    driver.say("a", said)
+    assert driver.ended == ["a"]
+    driver.say("a", said)  # read before its connection was ended
+    assert driver.control.error is None
     assert driver.core.counters.peers_dropped == 1
 
 
@@ -174,9 +202,9 @@ def test_it_may_come_back(driver: Driver) -> None:
 
 def test_what_a_bolt_counts_reaches_the_core(driver: Driver) -> None:
     consumer = driver.core.bolts["a"]
-    driver.say("a", Heartbeat(1, 0, [], [], [], 1))
+    driver.say("a", Heartbeat(1, 0, arrived=1))
     assert consumer.arrived == 1
-    driver.say("a", Heartbeat(1, 0))  # as a bolt of an older flowctl, which doesn't count
+    driver.say("a", Heartbeat(1, 0))  # as one that doesn't count
     assert consumer.arrived == math.inf
 
 
@@ -187,10 +215,10 @@ def test_what_a_bolt_counts_reaches_the_core(driver: Driver) -> None:
         lambda d: ack(d, wait_s=-1e-9, service_s=0.0),  # a sum of differences
         lambda d: detailed(d, [0, 4], left_out=5),
         lambda d: fail(d, record_index=4),
-        lambda d: fail(d, record_index=None, refused=True, after_s=0.0),
+        lambda d: fail(d, record_index=None, is_refused=True, after_s=0.0),
         lambda d: Heartbeat(2, 1_000),
-        lambda d: Heartbeat(2, 1_000, [], [1, 99]),
-        lambda d: Heartbeat(2, 1_000, [], [], [told(), told(target="other")]),
+        lambda d: Heartbeat(2, 1_000, [1, 99]),
+        lambda d: Heartbeat(2, 1_000, targets=[told(), told(target="other")]),
         lambda d: Revoked([d.sent["a"].tuple_id]),
         lambda d: Revoked([]),
     ],
@@ -214,18 +242,18 @@ def test_late_is_no_lie(driver: Driver) -> None:
     consumer.strays.clear()  # it is not even known to have it
     driver.say("a", Revoked([mine.tuple_id]), fail(driver, record_index=70), ack(driver))
     assert driver.ended == []
-    assert driver.core.counters.late == 1
+    assert driver.core.counters.acks_late == 1
     driver.say("a", ack(driver))  # and once more
-    driver.say("b", AckFrame(mine.tuple_id, 2, 0.1, 0.1, 0.1))
+    driver.say("b", Ack(mine.tuple_id, 2, 0.1, 0.1, 0.1))
     assert driver.ended == []
-    assert driver.core.counters.duplicate == 2
+    assert driver.core.counters.acks_duplicate == 2
 
 
 # -- topologies: what a settlement names -----------------------------------------------------
 
 
-def settled(driver: Driver, of: str = "a", **said: Any) -> SettledFrame:
-    return SettledFrame(driver.sent[of].tuple_id, 1, 0.1, 0.2, 0.3, None, Settlement(**said))
+def settled(driver: Driver, of: str = "a", **said: Any) -> SettledAck:
+    return SettledAck(driver.sent[of].tuple_id, 1, 0.1, 0.2, 0.3, None, Settlement(**said))
 
 
 SETTLEMENT_LIES: dict[str, Any] = {
@@ -252,13 +280,13 @@ def test_what_a_bolt_holds_it_may_settle_with_a_later_tuple(driver: Driver) -> N
     claims = driver.inbound._claims
     held = settled(driver, held=[1, 2])
     assert claims.breach("a", 1, held) == ""
-    assert claims.settlement("a", held) is held.settlement
+    assert claims.believed("a", held) is held
     driver.core.bolts["a"].flight[driver.sent["b"].tuple_id] = driver.core.bolts["b"].flight[
         driver.sent["b"].tuple_id
     ]  # as if it had that as well
     later = settled(driver, "b", acked=[1], emits=[Emitted("x", [1, 6])])
     assert claims.breach("a", 1, later) == ""
-    assert claims.settlement("a", later) is later.settlement
+    assert claims.believed("a", later) is later
     again = settled(driver, "b", acked=[1])  # it is settled by now
     assert "input 1" in claims.breach("a", 1, again)
     claims.forget("a")  # a new connection holds nothing
@@ -270,9 +298,9 @@ def test_what_a_bolt_holds_of_a_tuple_that_it_acked_late_it_may_settle(driver: D
     sent = driver.sent["a"].tuple_id
     driver.core.bolts["a"].let_stray(sent, 0.0)  # its time ran out, and nobody has acked it
     held = settled(driver, held=[1, 2])
-    assert claims.settlement("a", held) is held.settlement
+    assert claims.believed("a", held) is held
     later = settled(driver, "b", acked=[1], emits=[Emitted("x", [1, 6])])
-    assert claims.settlement("a", later).acked == [1]
+    assert claims.believed("a", later).settlement.acked == [1]
 
 
 def test_what_a_bolt_holds_of_a_tuple_that_another_acked_first_is_not_its_own(
@@ -282,9 +310,9 @@ def test_what_a_bolt_holds_of_a_tuple_that_another_acked_first_is_not_its_own(
     sent = driver.sent["a"].tuple_id
     driver.core.bolts["a"].let_stray(sent, 0.0)
     del driver.core.book.pending[sent]  # done
-    claims.settlement("a", settled(driver, held=[1, 2]))
+    claims.believed("a", settled(driver, held=[1, 2]))
     later = settled(driver, "b", acked=[1])
-    assert claims.settlement("a", later).acked == []
+    assert claims.believed("a", later).settlement.acked == []
 
 
 def test_of_a_tuple_that_others_have_by_now_nothing_foreign_is_believed(driver: Driver) -> None:
@@ -297,10 +325,34 @@ def test_of_a_tuple_that_others_have_by_now_nothing_foreign_is_believed(driver: 
         emits=[Emitted("mine", [1, 9]), Emitted("not mine", [9]), Emitted("untracked", [])],
     )
     assert claims.breach("a", 1, late) == ""
-    believed = claims.settlement("a", late)
+    believed = claims.believed("a", late).settlement
     assert believed.acked == []
     assert believed.failed == [FailedInput(1, "mine")]
     assert [emit.value for emit in believed.emits] == ["mine", "untracked"]
+
+
+def test_the_core_gets_no_more_of_a_settlement_than_is_believed(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[Ack] = []
+    monkeypatch.setattr(driver.core, "on_ack", lambda bolt, epoch, ack, now_s: got.append(ack))
+    driver.say("a", Revoked([driver.sent["a"].tuple_id]))
+    late = settled(driver, acked=[1, 7])
+    driver.say("a", late)
+    assert got == [msgspec.structs.replace(late, settlement=Settlement(acked=[1]))]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "failed"),
+    [({"is_fenced": True}, FencedError, 1), ({"is_fatal": True}, UnrunnableError, 0)],
+)
+def test_what_ends_the_run_is_taken_out_of_flight(
+    driver: Driver, how: dict[str, Any], error: type[Exception], failed: int
+) -> None:
+    driver.say("a", fail(driver, error="process: is none\nMend it.", **how))
+    assert isinstance(driver.control.error, error)
+    assert not driver.core.bolts["a"].flight
+    assert (driver.core.counters.failed, driver.core.counters.revoked) == (failed, 1 - failed)
 
 
 def test_a_bolt_that_said_why_it_dies_is_quoted() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowctl.config import Settings
-from flowctl.core.joined import Beat
+from flowctl.core.messages import Heartbeat
 from flowctl.core.records import Record
 from flowctl.core.spout import SpoutCore
 from flowctl.runtime.control import RunControl
@@ -64,7 +64,7 @@ class World:
             self.beat(bolt)
 
     def beat(self, bolt: str) -> None:
-        self.core.on_heartbeat(bolt, self.epochs[bolt], Beat(1, 0), now_s=self.now_s)
+        self.core.on_heartbeat(bolt, self.epochs[bolt], Heartbeat(1, 0), now_s=self.now_s)
 
     def pass_(
         self, seconds: float, *beating: str, look_s: float = LOOK_S, is_deaf: bool = False

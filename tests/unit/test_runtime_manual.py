@@ -10,7 +10,8 @@ import pytest
 
 from flowctl.config import Settings
 from flowctl.core.driver import pump
-from flowctl.core.records import Ack, AckOutcome, Emission, Record
+from flowctl.core.messages import Ack, Emission
+from flowctl.core.records import AckOutcome, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import CheckpointUnavailableError, ConfigError
 from flowctl.ports import SourceChunk
@@ -308,8 +309,7 @@ def as_a_run_does(settings: Settings, bolts: list[str]) -> list[int]:
         return turn.emissions[0] if turn.emissions else None
 
     def ack(given: Emission) -> None:
-        said = Ack(bolt=given.bolt, epoch=1, tuple_id=given.tuple_id, attempt=given.attempt)
-        core.on_ack(said, now_s=clock())
+        core.on_ack(given.bolt, 1, Ack(given.tuple_id, given.attempt), now_s=clock())
 
     return windows_of(clock, bolts, take, ack)
 

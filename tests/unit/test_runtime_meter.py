@@ -11,8 +11,9 @@ import pytest
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
 from flowctl.core.events import SinkCapChanged
+from flowctl.core.messages import Ack, Emission, Fail
 from flowctl.core.ranges.core import RangeCore
-from flowctl.core.records import Ack, Checkpoint, Emission, PartitionCheckpoint, Record
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import (
     CheckpointUnavailableError,
@@ -74,8 +75,8 @@ class Stand:
 
     def ack(self, *emissions: Emission) -> None:
         for e in emissions:
-            ack = Ack(bolt=e.bolt, epoch=1, tuple_id=e.tuple_id, attempt=e.attempt)
-            self.control.core.on_ack(ack, now_s=self.clock())
+            ack = Ack(e.tuple_id, e.attempt)
+            self.control.core.on_ack(e.bolt, 1, ack, now_s=self.clock())
 
     def kill_reruns(self) -> int:
         return self.meter.snapshot("running", "").kill_reruns
@@ -221,7 +222,7 @@ def test_the_report_counts_what_the_core_did():
     core = stand.control.core
     sent = stand.emit()
     stand.ack(*sent[:2], sent[0])
-    core.on_fail(sent[2].bolt, 1, sent[2].tuple_id, reason="bad", now_s=0.0)
+    core.on_fail(sent[2].bolt, 1, Fail(sent[2].tuple_id, 1, "bad"), now_s=0.0)
     stand.meter.snapshot("running", "")  # as four times a second
     core.remove_bolt("b", now_s=0.0, reason="killed")
     report = stand.meter.report("failed", SourceError("a bad line.", remedy="Mend it."), 0)
@@ -495,11 +496,11 @@ def test_a_run_over_ranges_does_not_drain_while_bolts_read_most_of_the_input(tmp
     class Sees(Witness):
         def update(self, snapshot: Snapshot) -> None:
             super().update(snapshot)
-            if snapshot.counters.emitted and len(self.snapshots) > 1:
+            if snapshot.tuples_emitted and len(self.snapshots) > 1:
                 seen.set()
 
     view = Sees()
     bolts = LocalBolts(wait_for_the_view, count=1)
     a_spout(producer=TextRanges(path), bolts=bolts).run(view=view)
-    assert {s.phase for s in view.snapshots if s.counters.emitted} <= {"running", "stopping"}
+    assert {s.phase for s in view.snapshots if s.tuples_emitted} <= {"running", "stopping"}
     assert "running" in {s.phase for s in view.snapshots}

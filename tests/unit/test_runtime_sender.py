@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flowctl.config import Settings
+from flowctl.core.messages import Ack, Emission, End, Fail
 from flowctl.core.records import Checkpoint, Record
 from flowctl.core.spout import SpoutCore
 from flowctl.instrumentation.snapshot import WaitReason
@@ -14,7 +15,6 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.sender import Outlets, Sender
 from flowctl.testing.clock import ManualClock
 from flowctl.waiting.strategies import BLOCKING_MAX_S, WaitInterrupted
-from flowctl.wire.frames import AckFrame, FailFrame, TupleFrame
 from flowctl.wire.server import Inbound, Joined, Received
 from tests.loop_parts import Log
 
@@ -56,6 +56,9 @@ class Server:
 
     def drop_bolt(self, bolt: str) -> None:
         self.sent.append((bolt, "dropped"))
+
+    def close_bolt(self, bolt: str) -> None:
+        self.sent.append((bolt, "closed"))
 
     def flush(self) -> None: ...
     def wake(self) -> None: ...
@@ -131,11 +134,11 @@ class Stand:
         """Every bolt answers for all that it was sent: that is what ended the last wait."""
         by_bolt: dict[str, list[Any]] = {}
         for bolt, frame in self.server.sent:
-            if isinstance(frame, TupleFrame):
+            if isinstance(frame, Emission):
                 answer = (
-                    FailFrame(frame.tuple_id, frame.attempt, "no", "", None, False)
+                    Fail(frame.tuple_id, frame.attempt, "no", "", None, False)
                     if fail
-                    else AckFrame(frame.tuple_id, frame.attempt, 0.0, 0.01, 0.0)
+                    else Ack(frame.tuple_id, frame.attempt, 0.0, 0.01, 0.0)
                 )
                 by_bolt.setdefault(bolt, []).append(answer)
         self.server.sent.clear()
@@ -159,7 +162,7 @@ def test_it_is_active_from_the_first_bolt_until_the_stop_and_takes_acks_after_it
     stand.control.stopping.set()
     with pytest.raises(WaitInterrupted):
         stand.steps()
-    assert stand.server.sent == [] and stand.core.counters.acked == 2
+    assert stand.server.sent == [] and stand.core.counters.tuples_acked == 2
     assert stand.control.finished.is_set(), "nothing is in flight"
     assert stand.log.events.count("spout_activated") == 1
     assert stand.log.events.count("spout_deactivated") == 1
@@ -218,7 +221,7 @@ def test_the_bound_on_uncommitted_records_is_one_and_does_not_hold_up_a_retry():
     assert stand.waits == (0, 1.0, 0)
     stand.reply(fail=True)
     stand.steps(4)  # its back-off is over meanwhile
-    sent = [frame.attempt for _, frame in stand.server.sent if isinstance(frame, TupleFrame)]
+    sent = [frame.attempt for _, frame in stand.server.sent if isinstance(frame, Emission)]
     assert sent == [2, 2]
     stand.reply()
     stand.steps()
@@ -244,7 +247,7 @@ def test_a_wait_ends_at_the_cores_next_deadline():
     stand.steps()
     assert stand.server.polled_s[-1] == pytest.approx(0.3)
     stand.steps(2)
-    assert stand.core.counters.expired > 0
+    assert stand.core.counters.tuples_expired > 0
 
 
 @pytest.mark.req("S31", "S33")
@@ -318,17 +321,17 @@ def test_an_ack_that_waits_to_be_read_lets_nothing_expire():
     stand.server.behind_since_s = stand.clock()
     stand.clock.advance(20.0)  # the loop had much to read from others
     stand.steps()
-    assert stand.core.counters.expired == 0
+    assert stand.core.counters.tuples_expired == 0
     stand.server.behind_since_s = None
     stand.reply()
     stand.steps()
-    assert (stand.core.counters.expired, stand.core.counters.acked) == (0, 2)
+    assert (stand.core.counters.tuples_expired, stand.core.counters.tuples_acked) == (0, 2)
     stand.offer(1)
     stand.steps()
     stand.clock.advance(100.0)  # after a round trip of 20 s
     stand.sender._inbound = []
     stand.steps()  # nothing waits to be read: this bolt says nothing
-    assert stand.core.counters.expired == 1
+    assert stand.core.counters.tuples_expired == 1
 
 
 def test_behind_a_relay_that_stands_still_nobody_is_judged_and_the_loop_does_not_spin() -> None:
@@ -347,7 +350,7 @@ def test_behind_a_relay_that_stands_still_nobody_is_judged_and_the_loop_does_not
         stand.sender._park(1.0)
     assert len(stand.server.polled_s) - polls <= 101
     assert stand.clock() - began_s >= 0.5, "each turn waits"
-    assert stand.core.counters.expired == 0
+    assert stand.core.counters.tuples_expired == 0
 
 
 def test_what_the_core_says_is_told_in_order_and_without_the_lock() -> None:
@@ -362,3 +365,10 @@ def test_what_the_core_says_is_told_in_order_and_without_the_lock() -> None:
         sender.next_tuple()
     sender.take_rest()
     assert told == [("turn 1", False), ("turn 2", False), ("turn 3", False)]
+
+
+def test_a_bolt_that_is_to_leave_is_sent_the_end_and_its_connection_is_closed() -> None:
+    stand = Stand()
+    stand.core.book.orders.append(End("b2"))
+    stand.steps()
+    assert stand.server.sent == [("b2", End("b2")), ("b2", "closed")]

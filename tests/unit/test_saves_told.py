@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flowctl.core.messages import Processed, Progress
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Progress
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
@@ -64,31 +64,20 @@ def test_a_second_report_on_a_range_before_a_save_holds_its_slot_up():
 class Work:
     """A run of ranges whose store may be away."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float = 0.5) -> None:
         self.store = FailingStore()
         self.control = RunControl(core_with(a=1), clock=ManualClock())
         epoch = self.store.acquire("job")
         self.checkpointer = Checkpointer(
-            self.control, self.store, job="job", epoch=epoch, interval_s=0.5
+            self.control, self.store, job="job", epoch=epoch, interval_s=interval_s
         )
 
     def progress(self) -> None:
         core = self.control.core
         core.offer_extents({"p": Extent(0, 100)})
         emission = core.poll_emit(now_s=0.0)
-        told = Progress(
-            bolt="a",
-            epoch=1,
-            tuple_id=emission.tuple_id,
-            attempt=1,
-            start=0,
-            done_through=1,
-            records=1,
-            wait_s=0.0,
-            service_s=0.1,
-            idle_total_s=0.0,
-        )
-        core.on_progress(told, now_s=0.1)
+        told = Progress(emission.tuple_id, 1, 0, 1, 0.0, Processed(records=1, service_s=0.1))
+        core.on_progress("a", 1, told, now_s=0.1)
 
     def news(self) -> list[tuple[str, Saved]]:
         return self.control.saves_told.take(self.control.core.bolts)
@@ -123,3 +112,16 @@ def test_saves_that_bolts_wait_for_follow_sooner(
     work = Work()
     work.control.saves_told.reported("a", 1, 7, is_awaited=is_awaited)
     assert work.checkpointer._pauses_s(took_s)[0] == pytest.approx(pause_s)
+
+
+@pytest.mark.parametrize(("interval_s", "is_told"), [(0.5, True), (60.0, False)])
+def test_a_range_says_whether_saves_are_told_which_they_are_where_they_follow_soon(
+    interval_s, is_told
+):
+    work = Work(interval_s)
+    work.checkpointer.start()
+    core = work.control.core
+    core.offer_extents({"p": Extent(0, 100)})
+    with work.control.lock:
+        assert core.poll_emit(now_s=0.0).tells_saved is is_told
+    work.checkpointer.save_finally(timeout_s=1.0)

@@ -27,7 +27,7 @@ from flowctl.errors import (
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import FileDeadLetter
 from pyspark_flowctl.stream_options import KNOWN, StreamOptions
-from pyspark_flowctl.stream_progress import Progress
+from pyspark_flowctl.stream_progress import StreamProgress
 from pyspark_flowctl.stream_reader import FlowctlStreamReader, reader_of
 
 LIMIT = ReadMaxRows(1_000_000)
@@ -291,24 +291,24 @@ def store_at(position: int) -> MemoryCheckpointStore:
 
 
 def test_without_a_checkpoint_of_sparks_redis_says_where_to_begin() -> None:
-    assert Progress("s", store_at(41)).start()["n"].position == 41
+    assert StreamProgress("s", store_at(41)).start()["n"].position == 41
 
 
 def test_an_empty_redis_is_filled_by_the_next_batch() -> None:
     store = MemoryCheckpointStore()
-    Progress("s", store).done(at(10))
+    StreamProgress("s", store).done(at(10))
     assert stored(store) == 10
 
 
 def test_a_redis_that_is_behind_follows() -> None:
     store = store_at(5)
-    Progress("s", store).done(at(10))
+    StreamProgress("s", store).done(at(10))
     assert stored(store) == 10
 
 
 def test_a_redis_that_is_ahead_stays_until_spark_passes_it() -> None:
     store = store_at(50)
-    progress = Progress("s", store)
+    progress = StreamProgress("s", store)
     progress.done(at(10))
     assert stored(store) == 50
     progress.done(at(60))
@@ -317,7 +317,7 @@ def test_a_redis_that_is_ahead_stays_until_spark_passes_it() -> None:
 
 def test_a_redis_that_is_away_holds_nothing_up() -> None:
     store = MemoryCheckpointStore()
-    progress = Progress("s", store)
+    progress = StreamProgress("s", store)
     acquire = store.acquire
 
     def away(job: str) -> int:
@@ -338,7 +338,7 @@ def test_where_to_begin_can_not_be_guessed_while_redis_is_away() -> None:
 
     store.load = away  # type: ignore[method-assign]
     with pytest.raises(CheckpointUnavailableError):
-        Progress("s", store).start()
+        StreamProgress("s", store).start()
 
 
 # -- options -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from flowctl import paced
 from flowctl.bolts import paced_targets
 from flowctl.bolts.paced_targets import TargetTeller
+from flowctl.core.messages import Heartbeat
 from flowctl.core.pacing.figures import (
     OVER_S,
     SILENT_S,
@@ -18,11 +19,10 @@ from flowctl.core.pacing.figures import (
     TargetFigures,
     TargetView,
 )
-from flowctl.instrumentation.paced_lines import target_lines
+from flowctl.instrumentation.call_lines import target_lines
 from flowctl.instrumentation.plain import PlainView
 from flowctl.pacing import gates
 from flowctl.runtime.meter import Meter
-from flowctl.wire.frames import Heartbeat
 from tests.unit.test_runtime_claims import Driver
 from tests.unit.test_view_live import screen
 from tests.unit.test_view_plain import SNAPSHOT, Time
@@ -114,9 +114,9 @@ def test_the_run_sees_what_its_bolts_tell() -> None:
     driver = Driver()
     meter = Meter(driver.control, None, job="j", restored=driver.control.saved)
     assert meter.snapshot("running", "").targets == ()
-    driver.say("a", Heartbeat(0, 0, [], [], [told()]))
+    driver.say("a", Heartbeat(0, 0, targets=[told()]))
     driver.now_s = 2.0
-    driver.say("b", Heartbeat(0, 0, [], [], [told(calls=30, call_s=6.0)]))
+    driver.say("b", Heartbeat(0, 0, targets=[told(calls=30, call_s=6.0)]))
     (view,) = meter.snapshot("running", "").targets
     assert (view.target, view.used, view.calls_per_s) == ("crm", 3.0, 15.0)
 

@@ -10,17 +10,19 @@ import pytest
 
 from flowctl.core.trees.settlement import Watched
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.error_reports import ErrorReporter
 from flowctl.instrumentation.hooks import EmitInfo, Hooks, TaskHook, check_hooks, make_hooks
-from flowctl.instrumentation.sampler import EvenSampler
 from flowctl.instrumentation.task_metrics import (
     BoltMetrics,
     Count,
+    ErrorReporter,
+    EvenSampler,
     KeyedCounts,
     KeyedMeans,
     Mean,
+    MetricRegistry,
+    Point,
+    TickSchedule,
 )
-from flowctl.instrumentation.ticks import MetricRegistry, Point, TickSchedule
 from flowctl.testing.clock import ManualClock
 from tests.loop_parts import Log
 

@@ -10,7 +10,7 @@ import pytest
 from flowctl.config import MetricsSettings
 from flowctl.core.trees.settlement import ReportedError, Watched
 from flowctl.instrumentation.hooks import Hooks, TaskHook
-from flowctl.instrumentation.ticks import Point, TaskInfo
+from flowctl.instrumentation.task_metrics import Point, TaskInfo
 from flowctl.testing.clock import ManualClock
 from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, Told, telling_slow
 from flowctl.topology.hub.news import RootEnd

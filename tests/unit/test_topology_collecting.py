@@ -182,13 +182,7 @@ def answering(hub: Hub) -> None:
         try:
             answer(emission)
         except ValueError as error:
-            hub.core.on_fail(
-                emission.bolt,
-                hub.epoch[emission.bolt],
-                emission.tuple_id,
-                reason=str(error),
-                now_s=hub.now_s,
-            )
+            hub.fail(emission, str(error))
 
     hub.answer = may_fail  # type: ignore[method-assign]
 

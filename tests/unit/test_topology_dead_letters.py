@@ -65,7 +65,7 @@ def test_a_root_that_is_given_up_is_kept_and_then_counts_as_acked() -> None:
     assert hub.core.is_drained
     done = hub.core.checkpoint().partitions
     assert (done["s:p"].position, done["s:p"].acked, done["s:q"].position) == (20, (), 10)
-    assert (hub.core.counters.dead_lettered, hub.core.counters.records_acked) == (4, 30)
+    assert (hub.core.counters.tuples_dead_lettered, hub.core.counters.records_acked) == (4, 30)
     trees = hub.core.tree_figures()
     assert (trees.complete, trees.failed, trees.replayed) == (26, 12, 8), "30 = 26 and 4 letters"
     kinds = [type(event) for event in hub.events]

@@ -44,7 +44,7 @@ def test_the_roots_of_what_is_taken_away_are_forgotten_and_late_acks_change_noth
     assert len(sink.values) == 10, "what is in the stages runs out"
     assert hub.core.checkpoint().partitions == {"s:q": PartitionCheckpoint(5, 5)}
     assert (hub.figures.complete, hub.figures.ledger_now, hub.figures.orphans) == (5, 0, 0)
-    assert (len(hub.core._roots.trees), hub.core.counters.handed_over) == (0, 5)
+    assert (len(hub.core._roots.trees), hub.core.counters.tuples_handed_over) == (0, 5)
     hub.step()
     [event] = [e for e in hub.events if isinstance(e, PartitionTakenAway)]
     assert (event.partition, event.position, event.handed_over) == ("s:p", None, 5)
@@ -102,7 +102,7 @@ def test_what_waits_for_the_dead_letter_is_the_other_drivers_too() -> None:
     assert hub.core.handover.hold_back("s:p") == 5
     take_away(hub, "s:p")
     hub.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=hub.now_s)
-    assert hub.core.counters.dead_lettered == 0
+    assert hub.core.counters.tuples_dead_lettered == 0
     left = []
     while (dead := hub.core.poll_dead_letter()) is not None:
         left.append(dead.gave_up.partition)

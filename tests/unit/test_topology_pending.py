@@ -21,7 +21,7 @@ def most_pending(hub: Hub, *, steps: int = 5_000) -> int:
             hub.now_s = max(hub.now_s, hub.core.next_deadline_s() or hub.now_s)
         most = max(most, hub.figures.pending_now)
     assert hub.core.is_drained
-    assert hub.core.counters.records_pending_max <= most
+    assert hub.core.counters.max_in_flight_records <= most
     return most
 
 
@@ -135,8 +135,7 @@ def test_tuples_of_a_stage_that_failed_as_a_whole_come_back_apart_too() -> None:
     hub.emit()
     assert len(hub.in_flight) == 8
     while hub.in_flight:
-        e = hub.in_flight.popleft()
-        hub.core.on_fail(e.bolt, hub.epoch[e.bolt], e.tuple_id, reason="boom", now_s=hub.now_s)
+        hub.fail(hub.in_flight.popleft(), "boom")
     back_at_s = []
     while not sink.got or len(sink.got) < 8:
         hub.now_s = hub.core.next_deadline_s() or 0.0

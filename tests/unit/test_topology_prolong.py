@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.driver import ProlongingCore
+from flowctl.core.messages import Heartbeat
 from flowctl.core.records import Record, Span
-from flowctl.core.spout import SpoutCore
 from flowctl.topology import Input
 from flowctl.topology.worker.inputs import Collector, ManualCollector
-from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
-from flowctl.wire.frames import Heartbeat
 from tests.topology_driver import Hub, nothing, passing, topology
 
+TICKS = 4  # until a tree expires
 NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
 
 
@@ -36,8 +33,9 @@ def working_for_three_ticks(*, prolongs: bool, epoch: int | None = None) -> Hub:
         hub.core.on_deadline(now_s=hub.now_s)
         if prolongs:
             bolt = emission.bolt
-            hub.core.on_prolonged(
-                bolt, hub.epoch[bolt] if epoch is None else epoch, [*ids, 999], now_s=hub.now_s
+            beat = Heartbeat(1, 0, prolonged=[*ids, 999])
+            hub.core.on_heartbeat(
+                bolt, hub.epoch[bolt] if epoch is None else epoch, beat, now_s=hub.now_s
             )
     return hub
 
@@ -59,9 +57,25 @@ def test_a_connection_that_is_over_prolongs_nothing() -> None:
     assert working_for_three_ticks(prolongs=True, epoch=99).figures.expired == 5
 
 
-def test_only_a_topologys_core_is_asked() -> None:
-    assert isinstance(working_for_three_ticks(prolongs=True).core, ProlongingCore)
-    assert not isinstance(SpoutCore(), ProlongingCore)
+@pytest.mark.req("S79")
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_tree_does_not_expire_just_after_its_bolt_said_that_it_was_refused(refuses: bool) -> None:
+    """The bolt was silent for long before that; what was refused waits to be sent again."""
+    made = topology(tree_timeout_s=10.0)
+    made.bolt("a", nothing).shuffle("s")
+    hub = Hub(made, overrides=NO_EXPIRY)
+    hub.offer(range(5))
+    hub.emit()
+    for _ in range(TICKS - 1):
+        hub.now_s += 5.1
+        hub.core.on_deadline(now_s=hub.now_s)
+    assert hub.figures.expired == 0
+    if refuses:
+        for emission in hub.in_flight:
+            hub.fail(emission, "503", is_refused=True)
+    hub.now_s += 5.1
+    hub.core.on_deadline(now_s=hub.now_s)
+    assert hub.figures.expired == (0 if refuses else 5)
 
 
 def batch_of(count: int, told: list[Any] | None) -> Batch:
@@ -93,18 +107,3 @@ def test_a_manual_bolt_says_it_once_with_its_ack_and_takes_it_back_if_it_raises(
     out.take_back(mark)
     assert out.settlement([first]).prolonged == [1]
     assert out.settlement([]).prolonged == []
-
-
-@pytest.mark.req("S120")
-def test_peers_with_and_without_prolonged_inputs_understand_each_other() -> None:
-    class OldBeat(msgspec.Struct, frozen=True, array_like=True, tag=6):
-        busy_slots: int
-        queued: int
-
-    writer = FrameWriter(1 << 20)
-    writer.append(OldBeat(1, 2))
-    writer.append(Heartbeat(1, 2, [7, 8]))
-    data = bytes(writer.take())
-    new = FrameReader(decoder_of(Heartbeat), 1 << 20).feed(data)
-    assert new == [Heartbeat(1, 2), Heartbeat(1, 2, [7, 8])]
-    assert FrameReader(decoder_of(OldBeat), 1 << 20).feed(data) == [OldBeat(1, 2)] * 2

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowctl.core.messages import SettledAck
 from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import RetryLater
 from flowctl.topology import Batched, Collector, Input, ManualCollector
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
-from flowctl.wire.frames import SettledFrame
 from tests.stage_code_parts import failed_of, run
 from tests.topology_driver import Hub, Sink, passing, topology
 
@@ -130,7 +130,7 @@ def test_what_is_refused_goes_again_at_its_stage_and_no_attempt_is_counted() -> 
     hub.run()
     assert sorted(target.took) == list(range(20))
     assert (hub.figures.failed, hub.figures.replayed, hub.figures.complete) == (0, 0, 20)
-    assert hub.core.counters.refused >= 17
+    assert hub.core.counters.calls_refused >= 17
 
 
 def test_a_target_that_asks_to_be_left_alone_is() -> None:
@@ -257,9 +257,9 @@ def test_peers_with_and_without_refused_inputs_understand_each_other() -> None:
         1, "x"
     )
     writer = FrameWriter(1 << 20)
-    frame = SettledFrame(1, 1, 0.0, 0.0, 0.0, None, Settlement(failed=[new]))
+    frame = SettledAck(1, 1, 0.0, 0.0, 0.0, None, Settlement(failed=[new]))
     writer.append(frame)
-    [read] = FrameReader(decoder_of(SettledFrame), 1 << 20).feed(bytes(writer.take()))
+    [read] = FrameReader(decoder_of(SettledAck), 1 << 20).feed(bytes(writer.take()))
     assert read == frame
 
 

@@ -94,7 +94,7 @@ def test_a_target_that_is_down_is_asked_now_and_then() -> None:
     assert letters(hub) == []
     kinds = [type(event) for event in hub.events]
     assert TargetWentDown in kinds and TargetCameBack in kinds
-    assert hub.core.counters.target_down_s > 50
+    assert hub.core.counters.target_down_total_s > 50
     assert target.calls < 3 * 2_000, "not each record again and again: a minute of that is 30 times"
 
 

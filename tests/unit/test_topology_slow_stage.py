@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from flowctl.config import Settings
-from flowctl.core.joined import Beat
-from flowctl.core.records import Ack, Emission
+from flowctl.core.messages import Emission, Heartbeat, SettledAck
 from flowctl.instrumentation.summary import lines
 from flowctl.topology import Collector, Input, LocalStages, ManualCollector, Topology
 from tests.topology_driver import Hub, topology
@@ -67,17 +66,15 @@ class Queues:
             del self.done_s[bolt]
             emission = self.queues[bolt].popleft()
             self.took[bolt.rpartition(".")[0]] += len(emission.records)
-            ack = Ack(
-                bolt=bolt,
-                epoch=self.hub.epoch[bolt],
-                tuple_id=emission.tuple_id,
-                attempt=emission.attempt,
+            ack = SettledAck(
+                emission.tuple_id,
+                emission.attempt,
                 wait_s=0.0,
                 service_s=self.service_s(emission),
                 idle_total_s=0.0,
                 settlement=self.hub.process_one(emission),
             )
-            self.hub.core.on_ack(ack, now_s=now_s)
+            self.hub.core.on_ack(bolt, self.hub.epoch[bolt], ack, now_s=now_s)
             self.begin(bolt)
         while self.hub.core.poll_order() is not None:
             pass  # it has begun it
@@ -87,7 +84,7 @@ class Queues:
             return
         self.next_beat_s = self.hub.now_s + HEARTBEAT_S
         for bolt, queue in self.queues.items():
-            said = Beat(bool(queue), max(0, len(queue) - 1))
+            said = Heartbeat(bool(queue), max(0, len(queue) - 1))
             self.hub.core.on_heartbeat(bolt, self.hub.epoch[bolt], said, now_s=self.hub.now_s)
 
 

@@ -55,7 +55,7 @@ def test_hold_back_takes_roots_that_are_ready_to_go_again() -> None:
         hub.core.on_deadline(now_s=hub.now_s)  # they expire, and nothing is planted meanwhile
     assert hub.figures.expired == 2
     assert hub.core.handover.hold_back("s:p") == 0, "nothing of it is under way"
-    assert hub.core.counters.handed_over == 1
+    assert hub.core.counters.tuples_handed_over == 1
     hub.kill("a.1")
     hub.emit()
     planted = hub.figures.pending_now

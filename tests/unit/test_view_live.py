@@ -12,8 +12,7 @@ from rich.console import Console
 
 from flowctl.core.events import BoltState, StateChanged, TupleExpired, TupleHedged, TupleMoved
 from flowctl.core.records import AckedRange
-from flowctl.instrumentation.live import LiveView
-from flowctl.instrumentation.live_parts import bar_parts, choose
+from flowctl.instrumentation.live import LiveView, bar_parts, choose
 from flowctl.instrumentation.numbers import holes_bar
 from flowctl.instrumentation.snapshot import BoltView, PartitionView, Snapshot
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState
-from flowctl.instrumentation import pace
 from flowctl.instrumentation.plain import held_up
+from flowctl.instrumentation.slow_bolts import claim, condition, shares, slow_bolts
 from flowctl.instrumentation.snapshot import Snapshot
 from flowctl.runtime.bolt_rates import RATE_OVER_S, BoltRates
 from tests.unit.test_view_live import bolt, snapshot
@@ -20,17 +20,17 @@ def run(*rates: float, **changes: object) -> Snapshot:
 
 
 def test_a_bolt_at_a_tenth_of_the_rate_is_slow_and_is_told_with_its_share() -> None:
-    slow = pace.slow_bolts(run(100.0, 100.0, 10.0, 100.0))
+    slow = slow_bolts(run(100.0, 100.0, 10.0, 100.0))
     assert list(slow) == ["b3"]
     assert (slow["b3"].factor, slow["b3"].text) == (10.0, "10x slower")
-    assert pace.claim(slow) == "b3 is 10x slower and gets 3.2 % (an equal share: 25.0 %)"
+    assert claim(slow) == "b3 is 10x slower and gets 3.2 % (an equal share: 25.0 %)"
 
 
 def test_one_that_acks_nothing_comes_first_and_many_are_counted() -> None:
-    slow = pace.slow_bolts(run(*[100.0] * 6, 10.0, 20.0, 0.0, 25.0))
+    slow = slow_bolts(run(*[100.0] * 6, 10.0, 20.0, 0.0, 25.0))
     assert list(slow) == ["b9", "b7", "b8", "b10"]
-    assert pace.claim(slow).startswith("b9 has acked nothing lately and gets nothing more, b7 is")
-    assert "1 more are slow" not in pace.claim(slow) and ", 1 more is slow" in pace.claim(slow)
+    assert claim(slow).startswith("b9 has acked nothing lately and gets nothing more, b7 is")
+    assert "1 more are slow" not in claim(slow) and ", 1 more is slow" in claim(slow)
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_one_that_acks_nothing_comes_first_and_many_are_counted() -> None:
     ],
 )
 def test_a_low_rate_says_nothing_where_bolts_do_not_set_the_pace(changes: dict) -> None:
-    assert not pace.slow_bolts(run(100.0, 100.0, 10.0, **changes))
+    assert not slow_bolts(run(100.0, 100.0, 10.0, **changes))
 
 
 def test_rates_that_differ_as_those_of_equal_bolts_do_are_normal() -> None:
-    assert not pace.slow_bolts(run(100.0, 120.0, 80.0, 60.0))
-    assert pace.claim({}) == ""
+    assert not slow_bolts(run(100.0, 120.0, 80.0, 60.0))
+    assert claim({}) == ""
 
 
 def test_bolts_are_compared_within_their_stage() -> None:
@@ -58,7 +58,7 @@ def test_bolts_are_compared_within_their_stage() -> None:
         for stage, each in (("parse", 1000.0), ("store", 100.0))
         for n in (1, 2, 3)
     )
-    assert not pace.slow_bolts(run(bolts=bolts))
+    assert not slow_bolts(run(bolts=bolts))
 
 
 def test_an_idle_bolt_is_not_slow() -> None:
@@ -67,7 +67,7 @@ def test_an_idle_bolt_is_not_slow() -> None:
         bolt(2, records_per_s=50.0),
         bolt(3, in_flight=0, records_per_s=1.0),
     )
-    assert not pace.slow_bolts(run(bolts=bolts))
+    assert not slow_bolts(run(bolts=bolts))
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_an_idle_bolt_is_not_slow() -> None:
     ],
 )
 def test_the_condition_of_a_bolt(changes: dict, wanted: str) -> None:
-    assert pace.condition(bolt(1, **changes), {}) == wanted
+    assert condition(bolt(1, **changes), {}) == wanted
 
 
 def test_shares_are_of_what_was_acked_lately() -> None:
-    assert pace.shares(run(30.0, 10.0).bolts) == {"b1": 0.75, "b2": 0.25}
-    assert pace.shares(run(0.0, 0.0).bolts) == {"b1": None, "b2": None}
+    assert shares(run(30.0, 10.0).bolts) == {"b1": 0.75, "b2": 0.25}
+    assert shares(run(0.0, 0.0).bolts) == {"b1": None, "b2": None}
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowctl.instrumentation.base import BaseView
-from flowctl.instrumentation.picture import Picture
+from flowctl.instrumentation.live import Picture
 from flowctl.instrumentation.snapshot import Snapshot
+from flowctl.instrumentation.views import BaseView
 from tests.unit.test_view_live import snapshot
 from tests.unit.test_view_plain import REPORT
 

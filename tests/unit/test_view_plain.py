@@ -36,8 +36,8 @@ SNAPSHOT = Snapshot(
 )  # fmt: skip
 REPORT = Report(
     job="j", outcome="finished", error=None, elapsed_s=12.0, resumed=False, resumed_records=0,
-    records_acked=200_000, records_skipped=0, records_total=200_000, records_saved=200_000,
-    tuples_emitted=2003,
+    records_per_s=200_000 / 12, records_acked=200_000, records_skipped=0, records_total=200_000,
+    records_saved=200_000, tuples_emitted=2003,
     tuples_acked=2000, tuples_expired=3, tuples_moved=3, tuples_failed=0, acks_late=1,
     acks_duplicate=2, bolts=(BOLT,), bolts_lost=0, checkpoint_saves=24, max_in_flight_records=900,
 )  # fmt: skip

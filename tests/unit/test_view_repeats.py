@@ -10,11 +10,10 @@ import structlog
 from rich.console import Console
 
 from flowctl.core import events as ev
-from flowctl.instrumentation.base import BaseView
+from flowctl.instrumentation.failure_groups import KINDS_MAX, TELL_EVERY_S
 from flowctl.instrumentation.live import LiveView
 from flowctl.instrumentation.plain import PlainView
-from flowctl.instrumentation.reasons import KINDS_MAX
-from flowctl.instrumentation.repeats import TELL_EVERY_S
+from flowctl.instrumentation.views import BaseView
 from tests.unit.test_view_plain import REPORT, SNAPSHOT, Time
 
 

@@ -6,5 +6,5 @@ if refusal then return refusal end
 local text, epoch = newest_epoch()
 local taken = string.format('%.0f', math.max(epoch + 1, server_time_s()))
 redis.call('HSETNX', key, 'schema', ARGV[1])
-redis.call('HSET', key, 'epoch', taken)
+write_epoch(taken)
 return {'ok', taken}

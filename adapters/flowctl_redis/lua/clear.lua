@@ -5,7 +5,7 @@ if type(kind) == 'table' then kind = kind['ok'] end
 local had, epoch = '0', 0
 if kind == 'hash' then
   for _, field in ipairs(redis.call('HKEYS', key)) do
-    if field ~= 'schema' and field ~= 'epoch' then had = '1' end
+    if field ~= 'schema' and string.sub(field, 1, 5) ~= 'epoch' then had = '1' end
   end
   local stored = redis.call('HGET', key, 'schema')
   if stored ~= ARGV[1] then had = '1' end
@@ -17,5 +17,6 @@ else
   return {'ok', '0'} -- never heard of: nobody to fence, so no key is made for it
 end
 redis.call('DEL', key)
-redis.call('HSET', key, 'schema', ARGV[1], 'epoch', string.format('%.0f', epoch + 1))
+redis.call('HSET', key, 'schema', ARGV[1])
+write_epoch(string.format('%.0f', epoch + 1))
 return {'ok', had}

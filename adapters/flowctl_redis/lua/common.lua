@@ -22,15 +22,23 @@ local function whole(field)
   return text, tonumber(text)
 end
 
--- The newest epoch as text and number; nil when the field holds no number.
+-- The newest epoch as text and number; nil when the field holds no number, or less than its copy:
+-- then it is damaged, and an older driver would pass.  Older versions wrote, and raise, no copy.
 local function newest_epoch()
-  return whole('epoch')
+  local text, number = whole('epoch')
+  local _, copy = whole('epoch_copy')
+  if not copy or (number and number < copy) then return text, nil end
+  return text, number
+end
+
+local function write_epoch(text)
+  redis.call('HSET', key, 'epoch', text, 'epoch_copy', text)
 end
 
 -- The refusal where a field that scripts count with holds no number, or nil.
 local function bad_number()
-  for _, field in ipairs({'epoch', 'revision'}) do
-    local text, number = whole(field)
+  for field, read in pairs({epoch = newest_epoch, revision = whole}) do
+    local text, number = read(field)
     if not number then return {'corrupt', field} end
   end
   return nil

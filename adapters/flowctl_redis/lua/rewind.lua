@@ -14,4 +14,7 @@ if not there then return {'corrupt', ARGV[1]} end
 if below(there, sort_key(ARGV[2])) then return {'ahead'} end
 redis.call('HSET', key, ARGV[1], ARGV[2])
 redis.call('HINCRBY', key, 'revision', 1)
-return {'ok', tostring(redis.call('HINCRBY', key, 'epoch', 1))}
+local _, epoch = newest_epoch()
+local raised = string.format('%.0f', epoch + 1)
+write_epoch(raised)
+return {'ok', raised}

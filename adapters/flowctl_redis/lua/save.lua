@@ -25,7 +25,7 @@ for i = written, #ARGV, 2 do
 end
 
 -- HSET comes first: a server that is out of memory refuses it, but not once something is written.
-redis.call('HSET', key, 'epoch', ARGV[2], 'saved_at_unix_ms', ARGV[4])
+redis.call('HSET', key, 'epoch', ARGV[2], 'epoch_copy', ARGV[2], 'saved_at_unix_ms', ARGV[4])
 if ARGV[1] == '1' then
   redis.call('HSETNX', key, 'schema', '1')
 else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import shutil
 import tempfile
@@ -9,23 +10,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from flowctl.adapters import load_adapter
+from flowctl.cli import doctor
 from flowctl.cli.demo import weblog
-from flowctl.cli.demo.needs import check_installed
 from flowctl.cli.demo.plan import JOB, Places, Plan
 from flowctl.cli.demo.rows import RowsPlan
+from flowctl.cli.options import Seconds
 from flowctl.cli.run import view_mode
-from flowctl.cli.seconds import Seconds
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
 from flowctl.instrumentation.numbers import count, duration
 
 if TYPE_CHECKING:
     from flowctl.cli.demo.demo_job import Show
     from flowctl.cli.demo.kill import Kill
+
 
 _SEED_DEFAULT = 7  # any value; fixed, so that two people see the same demo
 # So many that a record costs enough to be seen: half a millisecond, and 2.4 ms with threads.
@@ -223,3 +225,35 @@ def _tell(plan: Plan, places: Places, killed: Kill | None, began_s: float) -> in
 
 def _resume_command(places: Places) -> str:
     return shlex.join(["flowctl", "demo", "--dir", str(places.root)])
+
+
+_EXTRAS: Final = {"pyspark": "spark", "java": "java", "redis": "redis", "server": "valkey"}
+
+
+def check_installed(*, on_spark: bool, by_ranges: bool) -> None:
+    """Raise :class:`ConfigError` that names all that is missing, and one command that installs it.
+
+    ``by_ranges``: the demo of rows, which needs pyarrow in place of Redis.
+    """
+    missing = dict(_missing(on_spark=on_spark, by_ranges=by_ranges))
+    if missing:
+        raise ConfigError(
+            "demo",
+            "; ".join(missing.values()) + ".",
+            remedy=f"Run: pip install 'flowctl-spark[{','.join(missing)}]'",
+        )
+
+
+def _missing(*, on_spark: bool, by_ranges: bool) -> Iterator[tuple[str, str]]:
+    if by_ranges:
+        if importlib.util.find_spec("pyarrow") is None:
+            yield "parquet", "pyarrow: not installed"
+        checks = []
+    else:
+        checks = [doctor.check_redis_client, doctor.check_server]
+    if on_spark:
+        checks += [doctor.check_pyspark, doctor.check_java]
+    for check in checks:
+        found = check()
+        if not found.ok:
+            yield _EXTRAS[found.name], f"{found.name}: {found.seen.rstrip('.')}"

@@ -75,7 +75,7 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
         inner = make_view(self.mode)
         if self.svg is None:
             return inner
-        from flowctl.instrumentation.picture import Picture
+        from flowctl.instrumentation.live import Picture
 
         at_s = plan.slow_to_s * _DRAWN_AT
         return Picture(inner, self.svg, at_s=at_s, columns=self.columns, title="flowctl demo")

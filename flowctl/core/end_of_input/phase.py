@@ -70,7 +70,7 @@ class EndOfInput:
         if not self._book.is_all_out:
             self._book.is_all_out = True
             self._stealing.start()
-            tuples = self._counters.emitted
+            tuples = self._counters.tuples_emitted
             self._hedging.start(now_s, tuples=tuples, work_s=tuples * pool.mean_s)
         self._stealing.steal()
         return self._hedging.pick(self._stealing.idle, now_s)

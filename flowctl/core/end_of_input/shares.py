@@ -153,7 +153,7 @@ class Shares:
         # Perhaps it is the call that costs; only different sizes can tell.  But while bolts are to
         # come, a share is what the few that are there would do without most of them.
         if is_alike and not book.to_come:
-            part = own if book.counters.emitted % 2 else min(part, _PART * own)
+            part = own if book.counters.tuples_emitted % 2 else min(part, _PART * own)
         return self._without_rest(min(records, int(part)), left, _WORTH_A_CALL * fewest)
 
     def _looks_round(self, now_s: float) -> bool:
@@ -235,7 +235,7 @@ class Shares:
         self._is_of_one_size = small == large
         last = next(reversed(consumer.flight.values()), None)
         if last is None:
-            return large if self._book.counters.emitted % 2 else small
+            return large if self._book.counters.tuples_emitted % 2 else small
         return small if 2 * len(last.cut.records) > small + large else large
 
     def _size_of_first(self, number: int, own: float) -> int:

@@ -63,7 +63,7 @@ class Decision(NamedTuple):
     goals: Mapping[str, tuple[int, float]]
 
 
-class Report(NamedTuple):
+class WorkerReport(NamedTuple):
     """One exchange, from the worker.  ``done``: since its last report that was answered.
 
     ``rate``: its part of the budget; ``known_limit`` counts where nothing is stored.

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from flowctl.core.driver import PartitionHandover
 from flowctl.core.keeping_core import KeepingCore
-from flowctl.core.records import Ack, AckOutcome, Record
+from flowctl.core.messages import Ack
+from flowctl.core.records import AckOutcome, Record
 from flowctl.errors import InternalError
 
 
@@ -36,7 +37,7 @@ class ByReference(KeepingCore):
     def on_committed(self) -> None:
         """Not needed: nothing has to be saved before it is sent."""
 
-    def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome:
+    def on_ack(self, bolt: str, epoch: int, ack: Ack, *, now_s: float) -> AckOutcome:
         """Not for ranges, and so ignored: see ``on_progress``."""
-        del ack, now_s
+        del bolt, epoch, ack, now_s
         return self._count_unknown()

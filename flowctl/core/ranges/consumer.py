@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
+from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer, NewBolt
 from flowctl.core.events import FlowEvent
-from flowctl.core.joined import Joined
-from flowctl.core.ranges.messages import Progress
+from flowctl.core.messages import Progress
 from flowctl.core.ranges.pieces import RangeCut
-from flowctl.core.records import Ack
 from flowctl.core.service import ServicePool
 from flowctl.core.settings import CoreSettings
 from flowctl.core.tuples import FlowTuple
 from flowctl.core.window import AckSample
 
 
-class Pace(NamedTuple):
+class PositionPace(NamedTuple):
     """How long a position takes, and how many a report is of; 0: not known."""
 
     position_s: float
@@ -37,23 +35,23 @@ class RangeConsumer(AdaptiveFlowConsumer):
 
     def __init__(
         self,
-        joined: Joined,
+        new: NewBolt,
         settings: CoreSettings,
         events: deque[FlowEvent],
         *,
         pool: ServicePool | None = None,
         learned: float | None = None,
     ) -> None:
-        super().__init__(joined, settings, events, pool=pool, learned=learned)
+        super().__init__(new, settings, events, pool=pool, learned=learned)
         self.positions_done: int = 0
         self.empty_positions: int = 0  # those of late that held no record
         self.moved_at_s: float = -NEVER  # when it told last that it got on
         self.call_s: float = 0.0
 
-    def pace(self, others: Pace) -> Pace:
+    def pace(self, others: PositionPace) -> PositionPace:
         """How fast it is; ``others``: if nothing is known of it."""
         service = self.service
-        return Pace(service.record_s, service.mean_records) if service.samples else others
+        return PositionPace(service.record_s, service.mean_records) if service.samples else others
 
     def silent_s(self, flow_tuple: FlowTuple, now_s: float) -> float:
         """How long it has reported nothing, though it could have reported on ``flow_tuple``."""
@@ -78,43 +76,29 @@ class RangeConsumer(AdaptiveFlowConsumer):
         is_alone = self.armed_at_s <= flow_tuple.sent_at_s
         limited = flow_tuple.window_limited and self._full_at_s >= flow_tuple.sent_at_s
         self.recut(flow_tuple, cut)
-        self.records_acked += told.records
+        did = told.did
+        self.records_acked += did.records
         self.positions_done += positions
         self.refused_in_a_row = 0
         self.armed_at_s = self.moved_at_s = now_s
         self._wait_on(flow_tuple, now_s)
-        if not told.records or not positions:
+        if not did.records or not positions:
             self.empty_positions += positions
             return  # nothing of it says how long a record takes
         self.empty_positions = 0
-        self.call_s = told.call_s
-        work_s = told.service_s + told.read_s
-        unqueued_s = now_s - since_s - told.wait_s if is_alone else work_s + self.service.path_s
-        rtt_s = told.wait_s + max(work_s, unqueued_s)
-        ack = Ack(
-            bolt=told.bolt,
-            epoch=told.epoch,
-            tuple_id=told.tuple_id,
-            attempt=told.attempt,
-            wait_s=told.wait_s,
-            service_s=work_s,
-            idle_total_s=told.idle_total_s,
-        )
-        self._learn(ack, now_s, rtt_s, positions)
+        self.call_s = did.call_s
+        # Differences of sums of clocks may end up slightly below 0.
+        wait_s = max(0.0, did.wait_s)
+        work_s = max(0.0, did.service_s) + max(0.0, did.read_s)
+        unqueued_s = now_s - since_s - wait_s if is_alone else work_s + self.service.path_s
+        rtt_s = wait_s + max(work_s, unqueued_s)
+        self._learn(now_s, rtt_s, wait_s, work_s, positions)
         self.policy.on_ack(
             AckSample(
-                now_s,
-                since_s,
-                rtt_s,
-                told.wait_s,
-                work_s,
-                positions,
-                limited,
-                self.service,
-                told.idle_total_s,
-                self.slots,
+                now_s, since_s, rtt_s, wait_s, work_s,
+                positions, limited, self.service, told.idle_total_s, self.slots,
             )
-        )
+        )  # fmt: skip
 
     def _wait_on(self, moved: FlowTuple, now_s: float) -> None:
         """``moved`` makes progress: neither it nor what waits behind it is overdue."""
@@ -136,5 +120,5 @@ class RangeConsumer(AdaptiveFlowConsumer):
         """It was at work on a tuple that was not waited for any more."""
         self.refused_in_a_row = 0
         self.moved_at_s = now_s
-        self.records_acked += told.records
+        self.records_acked += told.did.records
         self.rtt.on_spurious(now_s)

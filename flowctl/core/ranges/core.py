@@ -15,23 +15,18 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.driver import Measured
 from flowctl.core.events import FlowEvent
 from flowctl.core.failures import DeadTuple, Keeper
+from flowctl.core.letters import as_sent
+from flowctl.core.messages import Emission, Progress, RangeEmission, RangeFail, SplitAnswer
 from flowctl.core.ranges.by_reference import ByReference
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.intake import RangeIntake
-from flowctl.core.ranges.messages import (
-    Progress,
-    RangeEmission,
-    RangeFailed,
-    Receipts,
-    SplitAnswered,
-)
 from flowctl.core.ranges.pieces import Pieces, RangeCut
 from flowctl.core.ranges.settings import for_ranges
 from flowctl.core.ranges.settling import Settling
 from flowctl.core.ranges.sizing import LEAST_S, RANGE_S, positions_for
 from flowctl.core.ranges.splits import Splits
-from flowctl.core.records import AckOutcome, Checkpoint, Emission
+from flowctl.core.records import AckOutcome, Checkpoint, Receipts, Record
 from flowctl.core.settings import CoreSettings
 from flowctl.core.target import Refused
 from flowctl.core.tuples import FlowTuple
@@ -40,10 +35,10 @@ from flowctl.core.tuples import FlowTuple
 class RangeCore(ByReference):
     """Decides which range goes to which bolt when, and what is done.  Pure; not thread-safe.
 
-    A driver calls ``offer_extents`` in place of ``offer``, and ``on_progress``, ``on_range_failed``
+    A driver calls ``offer_extents`` in place of ``offer``, and ``on_progress``, ``on_range_fail``
     and ``on_split`` in place of ``on_ack`` and ``on_fail``; everything else as in
     :mod:`flowctl.core.driver`.  Among what ``poll_order`` gives are
-    :class:`flowctl.core.ranges.messages.SplitOrder`.
+    :class:`flowctl.core.messages.Split`.
     """
 
     def __init__(
@@ -67,6 +62,8 @@ class RangeCore(ByReference):
         settings = for_ranges(settings or CoreSettings())
         events: deque[FlowEvent] = deque()
         self.intake: RangeIntake = RangeIntake(checkpoint or Checkpoint())
+        #: Whether bolts are told which reports are saved, because saves follow soon; the driver's.
+        self.tells_saved: bool = False
         keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
         self.book.consumer_type = RangeConsumer
@@ -150,23 +147,15 @@ class RangeCore(ByReference):
         cut = _cut(flow_tuple)
         start, stop = cut.pieces[0]
         return RangeEmission(
-            emission.tuple_id,
-            emission.bolt,
-            emission.attempt,
-            emission.partition,
-            (),
-            emission.acked_through,
-            0,
-            start,
-            stop,
-            cut.identity,
-        )
+            emission.tuple_id, emission.bolt, emission.attempt, emission.partition,
+            (), emission.acked_through, 0, start, stop, cut.identity, self.tells_saved,
+        )  # fmt: skip
 
     # -- bolts answer --------------------------------------------------------------------
 
-    def on_progress(self, told: Progress, *, now_s: float) -> AckOutcome:
+    def on_progress(self, bolt: str, epoch: int, told: Progress, *, now_s: float) -> AckOutcome:
         """A bolt has processed a part of a range.  What was done before is counted and ignored."""
-        consumer = self._speaker(told.bolt, told.epoch, now_s)
+        consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
         assert isinstance(consumer, RangeConsumer)
@@ -190,12 +179,12 @@ class RangeCore(ByReference):
         else:
             done = self._take_late(told, consumer, flow_tuple, now_s)
         if done:
-            self._note_done(told, cut.partition, done, began_s=began_s, now_s=now_s)
+            self._note_done(bolt, told, cut.partition, done, began_s=began_s, now_s=now_s)
         if is_holder and not left.pieces:
             self._finish(flow_tuple, now_s)
         self.book.changed(consumer)
         if not done:
-            self.counters.duplicate += told.start < told.done_through
+            self.counters.acks_duplicate += told.start < told.done_through
             return AckOutcome.DUPLICATE
         return AckOutcome.ACKED if is_holder else AckOutcome.LATE
 
@@ -204,7 +193,7 @@ class RangeCore(ByReference):
         self.book.changed(consumer)
         if told.tuple_id > self.book.ids.last:
             return self._count_unknown()
-        self.counters.duplicate += 1
+        self.counters.acks_duplicate += 1
         return AckOutcome.DUPLICATE
 
     def _take_late(
@@ -218,7 +207,7 @@ class RangeCore(ByReference):
         done = self._settling.take_everywhere(partition, told.start, told.done_through, now_s)
         if not done:
             return ()
-        self.counters.late += 1
+        self.counters.acks_late += 1
         consumer.on_late_progress(told, now_s)
         is_elsewhere = flow_tuple.tuple_id in self._pending
         if is_elsewhere and flow_tuple.held_by != consumer.bolt:
@@ -226,19 +215,21 @@ class RangeCore(ByReference):
         return done
 
     def _note_done(
-        self, told: Progress, partition: str, done: Pieces, *, began_s: float, now_s: float
-    ) -> None:
-        if told.records > len(told.rejected):
+        self, bolt: str, told: Progress, partition: str, done: Pieces, *, began_s: float,
+        now_s: float,
+    ) -> None:  # fmt: skip
+        did = told.did
+        if did.records > len(did.rejected):
             self._target.proven_at_s = max(self._target.proven_at_s, began_s)
             self._is_doubtful = False
             if self._target.is_troubled:
                 self._target.on_success(began_s, now_s)
-        self._settling.note_done(told, partition, done, now_s)
-        if told.receipts:
+        self._settling.note_done(bolt, told, partition, done, now_s)
+        if did.receipts:
             span = (told.start, told.done_through)
             waits = self._failures.has_dead_letter
-            apart = [one.position for one in told.rejected] if waits else ()
-            self._receipts.append(Receipts(partition, *span, told.records, told.receipts, apart))
+            apart = [one.position for one in did.rejected] if waits else ()
+            self._receipts.append(Receipts(partition, *span, did.records, did.receipts, apart))
 
     def _on_speaks_again(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         """It was suspect: what others have got meanwhile it need not go on with."""
@@ -253,40 +244,40 @@ class RangeCore(ByReference):
         self._splits.forget(flow_tuple.tuple_id)
         self._completion.complete(flow_tuple, now_s)
 
-    def on_range_failed(self, failed: RangeFailed, *, now_s: float) -> AckOutcome:
+    def on_range_fail(self, bolt: str, epoch: int, said: RangeFail, *, now_s: float) -> AckOutcome:
         """``process`` raised, or the target refused: that part is sent again, the rest stays.
 
         It is a tuple of its own from now on, and what happens to failed tuples happens to it.
         """
-        consumer = self._speaker(failed.bolt, failed.epoch, now_s)
+        consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
         assert isinstance(consumer, RangeConsumer)
         consumer.on_answered()
-        flow_tuple = self._pending.get(failed.tuple_id)
+        tuple_id = said.tuple_id
+        flow_tuple = self._pending.get(tuple_id)
         part = None
-        if flow_tuple is not None and failed.tuple_id in consumer.flight:
-            part = _cut(flow_tuple).between(failed.start, failed.stop)
+        if flow_tuple is not None and tuple_id in consumer.flight:
+            part = _cut(flow_tuple).between(said.start, said.stop)
         if flow_tuple is None or part is None or not part.pieces:
             self.book.changed(consumer)
             return AckOutcome.DUPLICATE
         in_flight = self.in_flight
-        record = failed.record
-        if failed.is_read_error:
+        if said.fail.is_read_error:
             part.is_unread = True
-        elif record is not None and failed.records == 1:
-            part.holding(record)
+        elif said.record is not None and said.records == 1:
+            part.holding(Record(said.record.position, as_sent(said.record.value)))
         self._is_doubtful = not self._target.has_succeeded
         piece = self._settling.take_apart(flow_tuple, part)
         consumer.on_part_failed(flow_tuple, now_s)
         self._recovery.watch(consumer)
         if not _cut(flow_tuple).pieces:
             self._finish(flow_tuple, now_s)
-        outcome = self._fail(piece, consumer, failed, in_flight, now_s)
+        outcome = self._fail(piece, consumer, said, in_flight, now_s)
         if self._is_doubtful or (outcome is AckOutcome.REFUSED and self._target.is_down):
             self.wind_up(now_s)  # the next batches would only fail, one after the other
         if outcome is AckOutcome.GAVE_UP and part.is_unread:
-            self._failures.end_for(piece, failed.reason, now_s)
+            self._failures.end_for(piece, said.fail.reason(said.record_at), now_s)
         self.book.changed(consumer)
         return outcome
 
@@ -294,20 +285,22 @@ class RangeCore(ByReference):
         self,
         piece: FlowTuple,
         consumer: RangeConsumer,
-        failed: RangeFailed,
+        said: RangeFail,
         in_flight: int,
         now_s: float,
     ) -> AckOutcome:
-        if failed.is_refused:
-            refusal = Refused(failed.reason, failed.after_s, in_flight)
+        fail = said.fail
+        reason = fail.reason(said.record_at)
+        if fail.is_refused:
+            refusal = Refused(reason, fail.after_s, in_flight)
             return self._failures.refuse(piece, consumer, refusal, now_s)
         return self._failures.fault(
             piece,
-            failed.bolt,
-            failed.reason,
+            consumer.bolt,
+            reason,
             now_s,
-            record_index=_index_of(failed, _cut(piece)),
-            may_be_target=not failed.is_data_error,
+            record_index=_index_of(said, _cut(piece)),
+            may_be_target=not fail.is_data_error,
         )
 
     def wind_up(self, now_s: float, bolt: str = "") -> None:
@@ -316,16 +309,16 @@ class RangeCore(ByReference):
             assert isinstance(consumer, RangeConsumer)
             self._splits.take_back(consumer, now_s)
 
-    def on_split(self, answer: SplitAnswered, *, now_s: float) -> AckOutcome:
+    def on_split(self, bolt: str, epoch: int, answer: SplitAnswer, *, now_s: float) -> AckOutcome:
         """A bolt said where its range ends now: what is above it is a range of its own.
 
         An answer that nobody waits for changes nothing.
         """
-        consumer = self._speaker(answer.bolt, answer.epoch, now_s)
+        consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
         flow_tuple = self._pending.get(answer.tuple_id)
-        is_awaited = self._splits.answered(answer.bolt, answer.tuple_id, answer.request)
+        is_awaited = self._splits.answered(bolt, answer.tuple_id, answer.request)
         if not is_awaited or flow_tuple is None or answer.tuple_id not in consumer.flight:
             self.book.changed(consumer)
             return AckOutcome.DUPLICATE
@@ -390,9 +383,9 @@ def _cut(flow_tuple: FlowTuple) -> RangeCut:
     return cast("RangeCut", flow_tuple.cut)
 
 
-def _index_of(failed: RangeFailed, cut: RangeCut) -> int | None:
+def _index_of(said: RangeFail, cut: RangeCut) -> int | None:
     """The number, within ``cut``, of the position where the failed record begins."""
-    position = failed.record_at
-    if not isinstance(position, int) or failed.is_read_error or len(cut.records) == 1:
+    position = said.record_at
+    if not isinstance(position, int) or said.fail.is_read_error or len(cut.records) == 1:
         return None
     return cut.index_of(position)

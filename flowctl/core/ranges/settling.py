@@ -9,9 +9,10 @@ from flowctl.core.completion import Completion
 from flowctl.core.end_of_input.shares import Shares
 from flowctl.core.events import RecordsRejected
 from flowctl.core.failures import Failures
+from flowctl.core.letters import as_sent
+from flowctl.core.messages import Progress, RejectedRecord
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.intake import RangeIntake
-from flowctl.core.ranges.messages import Progress, RejectedRecord
 from flowctl.core.ranges.pieces import Pieces, RangeCut, cut_of, joined, measure, minus, within
 from flowctl.core.records import Record
 from flowctl.core.tuples import FlowTuple
@@ -166,20 +167,22 @@ class Settling:
         if holder is not None and is_held:
             book.changed(holder)
 
-    def note_done(self, told: Progress, partition: str, done: Pieces, now_s: float) -> None:
+    def note_done(
+        self, bolt: str, told: Progress, partition: str, done: Pieces, now_s: float
+    ) -> None:
         """``done``, all or a part of what ``told`` is about, is in nobody's hands: it is done.
 
         What ``process`` rejected waits for the dead letter, if there is one, as tuples of one
         record each.
         """
-        counters = self._book.counters
+        counters, did = self._book.counters, told.did
         whole, new = told.done_through - told.start, measure(done)
         # Of a part that was done before, and the records that it held, only the sum is known.
-        records = told.records if new == whole else round(told.records * new / whole)
-        rejected = [one for one in told.rejected if within(done, one.position, one.position + 1)]
-        counters.records_left_out += told.left_out
+        records = did.records if new == whole else round(did.records * new / whole)
+        rejected = [one for one in did.rejected if within(done, one.position, one.position + 1)]
+        counters.records_left_out += did.left_out
         if rejected:
-            self._tell(told, partition, rejected, now_s)
+            self._tell(bolt, told.tuple_id, partition, rejected, now_s)
             if self._failures.has_dead_letter:
                 done = self._put_aside(partition, done, rejected, now_s)
                 records -= min(records, len(rejected))
@@ -193,7 +196,7 @@ class Settling:
         for one in rejected:
             place = ((one.position, one.position + 1),)
             cut = cut_of(partition, place, "", is_splittable=False)
-            cut.holding(Record(one.position, one.value))
+            cut.holding(Record(one.position, as_sent(one.value)))
             piece = FlowTuple(book.ids.next(), cut)
             book.pending[piece.tuple_id] = piece
             book.counters.pieces += 1
@@ -203,14 +206,19 @@ class Settling:
         return done
 
     def _tell(
-        self, told: Progress, partition: str, rejected: list[RejectedRecord], now_s: float
+        self,
+        bolt: str,
+        tuple_id: int,
+        partition: str,
+        rejected: list[RejectedRecord],
+        now_s: float,
     ) -> None:
         self._book.counters.records_rejected += len(rejected)
         self._book.events.append(
             RecordsRejected(
                 at_s=now_s,
-                tuple_id=told.tuple_id,
-                bolt=told.bolt,
+                tuple_id=tuple_id,
+                bolt=bolt,
                 partition=partition,
                 positions=tuple(one.position for one in rejected),
                 reasons=tuple(one.reason for one in rejected),

@@ -16,8 +16,8 @@ import msgspec
 from flowctl.core.book import Book
 from flowctl.core.consumer import NEVER
 from flowctl.core.events import RangeSplit
-from flowctl.core.ranges.consumer import Pace, RangeConsumer
-from flowctl.core.ranges.messages import SplitOrder
+from flowctl.core.messages import Split
+from flowctl.core.ranges.consumer import PositionPace, RangeConsumer
 from flowctl.core.ranges.pieces import RangeCut
 from flowctl.core.tuples import FlowTuple
 
@@ -43,13 +43,13 @@ _LOOK_AGAIN_S = 0.1
 # If nobody has reported for so long (three reports' time), bolts count as equally fast: an idle one
 # gets half of what another has, and that half will show how fast they are.
 _TELLS_S = 0.5
-_UNKNOWN = Pace(1.0, 0.0)
+_UNKNOWN = PositionPace(1.0, 0.0)
 
 
 class Ask(msgspec.Struct):
     """A question that has no answer yet."""
 
-    order: SplitOrder
+    order: Split
     again_s: float
     wait_s: float
 
@@ -184,13 +184,13 @@ class Splits:
             return False
         return now_s < flow_tuple.sent_at_s + _SETTLE_S * (1 << (moves - 1))
 
-    def _mean(self) -> Pace:
+    def _mean(self) -> PositionPace:
         """The mean bolt of those that have reported."""
         known = [c.service for c in self._book.bolts.values() if c.service.samples]
         if not any(service.record_s for service in known):
             return _UNKNOWN
         count = len(known)
-        return Pace(
+        return PositionPace(
             sum(service.record_s for service in known) / count,
             sum(service.mean_records for service in known) / count,
         )
@@ -224,9 +224,9 @@ class Splits:
         self._asks[flow_tuple.tuple_id] = Ask(order, now_s + wait_s, wait_s)
         self._book.orders.append(order)
 
-    def _order(self, bolt: str, tuple_id: int, keep: float) -> SplitOrder:
+    def _order(self, bolt: str, tuple_id: int, keep: float) -> Split:
         self._requests += 1
-        return SplitOrder(bolt, [tuple_id], self._requests, keep)
+        return Split(bolt, tuple_id, self._requests, keep)
 
     def on_deadline(self, now_s: float) -> None:
         """Ask again for answers that did not come; forget those of ranges that went elsewhere."""
@@ -264,7 +264,7 @@ class Splits:
             self._moves[piece.tuple_id] = self._moves.get(whole.tuple_id, 0)
             self._moves[piece.tuple_id] += not whole.cut.records
         assert isinstance(cut, RangeCut)
-        self._book.counters.splits += 1
+        self._book.counters.ranges_split += 1
         self._book.events.append(
             RangeSplit(
                 at_s=now_s,

@@ -7,9 +7,18 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from flowctl.bolts.range_pace import Pace
-from flowctl.core.ranges.messages import Progress, RangeEmission, SplitAnswered, SplitOrder
-from flowctl.core.records import RevokeOrder
+from flowctl.bolts.range_pace import BatchPace
+from flowctl.core.messages import (
+    Heartbeat,
+    Order,
+    Processed,
+    Progress,
+    RangeEmission,
+    Revoke,
+    Revoked,
+    Split,
+    SplitAnswer,
+)
 from flowctl.simulation.loop import Handler
 from flowctl.simulation.machine import Machine
 from flowctl.simulation.network import Channel
@@ -60,7 +69,7 @@ class RangeSimBolt:
         self._back = back
         self._rng = Random(f"range bolt {world.seed} {index}")
         self._queue: deque[Working] = deque()
-        self._pace = Pace()
+        self._pace = BatchPace()
         self._idle_s = 0.0
         self._idle_since_s: float | None = 0.0
         self.on_range: Handler = self._take_range
@@ -94,19 +103,20 @@ class RangeSimBolt:
         if len(self._queue) == 1:
             self._begin_range(at_s)
 
-    def _take_order(self, at_s: float, order: RevokeOrder, epoch: int) -> None:
+    def _take_order(self, at_s: float, order: Order, epoch: int) -> None:
         if self._is_kept(at_s, self.on_order, order, epoch):
             return
-        if isinstance(order, SplitOrder):
+        if isinstance(order, Split):
             self._answer(at_s, order)
             return
+        assert isinstance(order, Revoke)  # nobody retires it
         given = [w for w in list(self._queue)[1:] if w.emission.tuple_id in order.tuple_ids]
         for working in given:
             self._queue.remove(working)
         ids = [working.emission.tuple_id for working in given]
-        self._back.send(at_s, self._world.on_revoked, self, (self.epoch, ids))
+        self._back.send(at_s, self._world.on_revoked, self, (self.epoch, Revoked(ids)))
 
-    def _answer(self, at_s: float, order: SplitOrder) -> None:
+    def _answer(self, at_s: float, order: Split) -> None:
         stop = 0
         for working in self._queue:
             if working.emission.tuple_id == order.tuple_id:
@@ -115,16 +125,16 @@ class RangeSimBolt:
                     working.stop = working.claimed + math.ceil(order.keep * left)
                     working.answers[order.request] = working.stop
                 stop = working.answers[order.request]
-        answer = SplitAnswered(self.name, self.epoch, order.tuple_id, order.request, stop)
+        said = (self.epoch, SplitAnswer(order.tuple_id, order.request, stop))
         chance = self._rng.random()
         if chance < _LOST:
             return
         if chance < _LOST + _LATE:
-            self._loop.at(at_s + self._rng.random(), self._world.on_split, answer)
+            self._loop.at(at_s + self._rng.random(), self._world.on_split, self, said)
             return
-        self._back.send(at_s, self._world.on_split, answer)
+        self._back.send(at_s, self._world.on_split, self, said)
         if chance > 1 - _DOUBLED:
-            self._back.send(at_s, self._world.on_split, answer)
+            self._back.send(at_s, self._world.on_split, self, said)
 
     # -- work ----------------------------------------------------------------------------
 
@@ -164,22 +174,23 @@ class RangeSimBolt:
             self._idle_since_s = at_s
 
     def _report(self, at_s: float, working: Working) -> None:
+        did = Processed(
+            records=working.at - working.reported,
+            wait_s=working.wait_s,
+            service_s=working.service_s,
+            call_s=self._pace.dear_s,
+        )
         told = Progress(
-            bolt=self.name,
-            epoch=self.epoch,
             tuple_id=working.emission.tuple_id,
             attempt=working.emission.attempt,
             start=working.reported,
             done_through=working.at,
-            records=working.at - working.reported,
-            wait_s=working.wait_s,
-            service_s=working.service_s,
             idle_total_s=working.idle_s,
-            call_s=self._pace.dear_s,
+            did=did,
         )
         working.reported, working.reported_at_s = working.at, at_s
         working.wait_s = working.service_s = 0.0
-        self._back.send(at_s, self._world.on_progress, told)
+        self._back.send(at_s, self._world.on_progress, self, (self.epoch, told))
 
     # -- signs of life, and death --------------------------------------------------------
 
@@ -190,10 +201,8 @@ class RangeSimBolt:
         if thaws_s > at_s:
             self._loop.at(thaws_s, self._beat, epoch)
             return
-        busy = bool(self._queue)
-        self._back.send(
-            at_s, self._world.on_beat, self, (epoch, int(busy), max(0, len(self._queue) - 1))
-        )
+        beat = Heartbeat(int(bool(self._queue)), max(0, len(self._queue) - 1))
+        self._back.send(at_s, self._world.on_beat, self, (epoch, beat))
         self._loop.at(at_s + HEARTBEAT_S, self._beat, epoch)
 
     def _die(self, at_s: float, seen_after_s: float | None, _: Any) -> None:
@@ -205,7 +214,7 @@ class RangeSimBolt:
     def _come_back(self, at_s: float, _: Any, __: Any) -> None:
         self.is_dead = False
         self.epoch += 1
-        self._pace = Pace()
+        self._pace = BatchPace()
         self._idle_s, self._idle_since_s = 0.0, at_s
         self._back.send(at_s, self._world.on_joined, self, self.epoch)
         self._loop.at(at_s + HEARTBEAT_S, self._beat, self.epoch)

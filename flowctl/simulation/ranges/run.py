@@ -9,10 +9,9 @@ import msgspec
 
 from flowctl.config import Settings
 from flowctl.core.driver import pump
-from flowctl.core.joined import Beat
+from flowctl.core.messages import Heartbeat, Progress, RangeEmission, Revoked, SplitAnswer
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.messages import Progress, RangeEmission, SplitAnswered
 from flowctl.core.ranges.sizing import RANGE_S
 from flowctl.simulation.loop import Alarm, EventLoop
 from flowctl.simulation.machine import Machine
@@ -90,8 +89,8 @@ class RangeRun:
             bound_s=oracle.bound_s,
             duplicates=self._repeated / records,
             lost=self._seen.count(0),
-            grants=self.core.counters.emitted,
-            splits=self.core.counters.splits,
+            grants=self.core.counters.tuples_emitted,
+            splits=self.core.counters.ranges_split,
         )
 
     # -- what bolts ask ------------------------------------------------------------------
@@ -118,25 +117,24 @@ class RangeRun:
     def _add(self, bolt: RangeSimBolt, epoch: int, at_s: float) -> None:
         self.core.add_bolt(bolt.name, slots=1, epoch=epoch, now_s=at_s, in_order=True)
 
-    def on_progress(self, at_s: float, told: Progress, _: Any) -> None:
+    def on_progress(self, at_s: float, bolt: RangeSimBolt, said: tuple[int, Progress]) -> None:
         """A report arrived."""
-        self.core.on_progress(told, now_s=at_s)
+        self.core.on_progress(bolt.name, *said, now_s=at_s)
         self._pump(at_s)
 
-    def on_split(self, at_s: float, answer: SplitAnswered, _: Any) -> None:
+    def on_split(self, at_s: float, bolt: RangeSimBolt, said: tuple[int, SplitAnswer]) -> None:
         """An answer arrived."""
-        self.core.on_split(answer, now_s=at_s)
+        self.core.on_split(bolt.name, *said, now_s=at_s)
         self._pump(at_s)
 
-    def on_revoked(self, at_s: float, bolt: RangeSimBolt, said: tuple[int, list[int]]) -> None:
+    def on_revoked(self, at_s: float, bolt: RangeSimBolt, said: tuple[int, Revoked]) -> None:
         """Ranges were given back."""
-        self.core.on_revoked(bolt.name, said[0], said[1], now_s=at_s)
+        self.core.on_revoked(bolt.name, *said, now_s=at_s)
         self._pump(at_s)
 
-    def on_beat(self, at_s: float, bolt: RangeSimBolt, said: tuple[int, int, int]) -> None:
+    def on_beat(self, at_s: float, bolt: RangeSimBolt, said: tuple[int, Heartbeat]) -> None:
         """A sign of life."""
-        epoch, busy, queued = said
-        self.core.on_heartbeat(bolt.name, epoch, Beat(busy, queued), now_s=at_s)
+        self.core.on_heartbeat(bolt.name, *said, now_s=at_s)
         self._pump(at_s)
 
     def on_joined(self, at_s: float, bolt: RangeSimBolt, epoch: int) -> None:

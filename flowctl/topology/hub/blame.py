@@ -119,7 +119,7 @@ class RootBlame:
     @property
     def down_s(self) -> float:
         """How long places were down, stretches that are over."""
-        return self._counters.target_down_s
+        return self._counters.target_down_total_s
 
     @property
     def down(self) -> TargetWentDown | None:

@@ -11,7 +11,8 @@ from typing import Final
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import TupleGaveUp
-from flowctl.core.records import Ack, AckOutcome, Emission, Record
+from flowctl.core.messages import Emission, Fail
+from flowctl.core.records import AckOutcome, Record
 from flowctl.core.retry import RetryQueue
 from flowctl.core.settings import RetrySettings
 from flowctl.core.trees.settlement import Settlement
@@ -23,7 +24,6 @@ from flowctl.topology.plan import END_CALL, TICK_CALL
 # Far above the numbers of tuples, which count from 1.
 CALLS_FROM: Final = 1 << 62
 _NO_RECORD: Final = (Record(0, None),)  # a tuple has a record; no input has the id 0
-_DONE: Final = Settlement()
 _LEFT_OVER: Final = "on_end neither acked nor failed it"
 
 
@@ -181,13 +181,14 @@ class Calls:
         call = self._open.get(bolt)
         return call is not None and call.number == number
 
-    def on_ack(self, ack: Ack, now_s: float) -> AckOutcome:
+    def on_ack(
+        self, bolt: str, epoch: int, number: int, said: Settlement, now_s: float
+    ) -> AckOutcome:
         """Take what the bolt reported in the call; inputs that ``on_end`` left unsettled fail."""
-        call = self._answered(ack.bolt, ack.epoch, ack.tuple_id, now_s)
+        call = self._answered(bolt, epoch, number, now_s)
         if call is None:
             return AckOutcome.UNKNOWN
-        stage, bolt = call.stage, ack.bolt
-        said = ack.settlement or _DONE
+        stage = call.stage
         self._router.settle(stage, bolt, (), said, now_s, sent_at_s=call.sent_at_s)
         if call.kind == END_CALL:
             self._troubles.pop(bolt, None)
@@ -195,42 +196,33 @@ class Calls:
                 self._end(stage, bolt, _LEFT_OVER, now_s)
         return AckOutcome.ACKED
 
-    def on_fail(self, bolt: str, epoch: int, number: int, reason: str, now_s: float) -> AckOutcome:
-        """``on_end`` raised: it is called again after a back-off, if the guarantee allows
-        retries."""
-        call = self._answered(bolt, epoch, number, now_s)
+    def on_fail(self, bolt: str, epoch: int, fail: Fail, now_s: float) -> AckOutcome:
+        """``on_end`` raised, or its target has no room: it is called again.
+
+        Raised: after a back-off, if the guarantee allows retries.  Refused: later, without counting
+        a fault.
+        """
+        call = self._answered(bolt, epoch, fail.tuple_id, now_s)
         if call is None or call.kind != END_CALL:
             return AckOutcome.UNKNOWN
+        if fail.is_refused:
+            return self._refused(call, bolt, fail, now_s)
         if not self._roots.sends_again:
-            self._end(call.stage, bolt, reason, now_s)
+            self._end(call.stage, bolt, fail.error, now_s)
             return AckOutcome.DROPPED
         trouble = self._troubles.setdefault(bolt, _Trouble(now_s))
         trouble.faults += 1
         if self._retries.fault(trouble, trouble.faults, now_s) is not None:
             return AckOutcome.FAILED
-        return self._give_up(call, trouble.faults, reason, now_s)
+        return self._give_up(call, trouble.faults, fail.error, now_s)
 
-    def on_refused(
-        self,
-        bolt: str,
-        epoch: int,
-        number: int,
-        *,
-        reason: str,
-        after_s: float | None,
-        now_s: float,
-    ) -> AckOutcome:
-        """The target of ``on_end`` has no room: it is called again later, without counting a
-        fault."""
-        call = self._answered(bolt, epoch, number, now_s)
-        if call is None or call.kind != END_CALL:
-            return AckOutcome.UNKNOWN
+    def _refused(self, call: _Call, bolt: str, fail: Fail, now_s: float) -> AckOutcome:
         trouble = self._troubles.setdefault(bolt, _Trouble(now_s))
         trouble.refusals += 1
-        self._retries.refusal(trouble, trouble.refusals, now_s, after_s=after_s)
+        self._retries.refusal(trouble, trouble.refusals, now_s, after_s=fail.after_s)
         if now_s - trouble.since_s < self._give_up_after_s:
             return AckOutcome.REFUSED
-        return self._give_up(call, trouble.faults + trouble.refusals, reason, now_s)
+        return self._give_up(call, trouble.faults + trouble.refusals, fail.error, now_s)
 
     def _answered(self, bolt: str, epoch: int, number: int, now_s: float) -> _Call | None:
         call = self._open.get(bolt)

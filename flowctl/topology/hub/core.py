@@ -8,7 +8,7 @@ so a slow stage slows down the first, and no queue grows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from flowctl.config import Settings
@@ -19,11 +19,10 @@ from flowctl.core.failures import DeadTuple
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.handover import Handover
 from flowctl.core.intake import Intake
-from flowctl.core.joined import Beat
-from flowctl.core.records import Ack, AckOutcome, Checkpoint, Emission, Record, RevokeOrder
+from flowctl.core.messages import Ack, Emission, Fail, Heartbeat, Order, Revoked, SettledAck
+from flowctl.core.records import AckOutcome, Checkpoint, Record
 from flowctl.core.trees.settlement import Settlement
 from flowctl.core.tuple_core import TupleCore
-from flowctl.core.tuples import Ids
 from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
 from flowctl.topology.hub.calls import CALLS_FROM, Calls
@@ -187,7 +186,7 @@ class TopologyCore:
         """As in ``SpoutCore``; ``tuple_id`` is the number of a root."""
         self._roots.on_dead_lettered(tuple_id, now_s)
 
-    def poll_order(self) -> RevokeOrder | None:
+    def poll_order(self) -> Order | None:
         """As in ``SpoutCore``."""
         for core in self._cores:
             if (order := core.poll_order()) is not None:
@@ -196,88 +195,48 @@ class TopologyCore:
 
     # -- bolts answer --------------------------------------------------------------------
 
-    def on_ack(self, ack: Ack, *, now_s: float) -> AckOutcome:
+    def on_ack(self, bolt: str, epoch: int, ack: Ack, *, now_s: float) -> AckOutcome:
         """As in ``SpoutCore``; the first ack's emits are routed, those of others dropped."""
-        stage, core = self._place(ack.bolt)
-        if self._roots.wanted.tasks and ack.settlement and ack.settlement.watched:
+        stage, core = self._place(bolt)
+        said = ack.settlement if isinstance(ack, SettledAck) else _DONE
+        if self._roots.wanted.tasks and said.watched:
             # Also for copies: they were worked on.
-            self._roots.news.append(TaskWatched(ack.bolt, ack.settlement.watched))
+            self._roots.news.append(TaskWatched(bolt, said.watched))
         if ack.tuple_id > CALLS_FROM:
-            return self._calls.on_ack(ack, now_s)
-        records = core.tuple_records(ack.bolt, ack.tuple_id)
-        sent_at_s = stage.sent_at_s(ack.bolt, ack.tuple_id)
-        outcome = core.on_ack(ack, now_s=now_s)
+            return self._calls.on_ack(bolt, epoch, ack.tuple_id, said, now_s)
+        records = core.tuple_records(bolt, ack.tuple_id)
+        sent_at_s = stage.sent_at_s(bolt, ack.tuple_id)
+        outcome = core.on_ack(bolt, epoch, ack, now_s=now_s)
         if outcome in _SETTLES:
-            said = ack.settlement or _DONE
-            self._router.settle(stage, ack.bolt, records, said, now_s, sent_at_s=sent_at_s)
+            self._router.settle(stage, bolt, records, said, now_s, sent_at_s=sent_at_s)
         if core.has_lost:  # this ack proved that others are lost
             self._told.collect(stage, core, now_s)
         return outcome
 
-    def on_fail(
-        self,
-        bolt: str,
-        epoch: int,
-        tuple_id: int,
-        *,
-        reason: str,
-        now_s: float,
-        record_index: int | None = None,
-        is_data_error: bool = False,
-    ) -> AckOutcome:
+    def on_fail(self, bolt: str, epoch: int, fail: Fail, *, now_s: float) -> AckOutcome:
         """As in ``SpoutCore``; a tuple that is given up fails the roots of its inputs."""
-        if tuple_id > CALLS_FROM:
-            return self._calls.on_fail(bolt, epoch, tuple_id, reason, now_s)
+        if fail.tuple_id > CALLS_FROM:
+            return self._calls.on_fail(bolt, epoch, fail, now_s)
         stage, core = self._place(bolt)
-        sent, at = (bolt, epoch, tuple_id), record_index
-        outcome = core.on_fail(
-            *sent, reason=reason, now_s=now_s, record_index=at, is_data_error=is_data_error
-        )
-        self._told.collect(stage, core, now_s)
-        return outcome
-
-    def on_refused(
-        self,
-        bolt: str,
-        epoch: int,
-        tuple_id: int,
-        *,
-        reason: str,
-        after_s: float | None,
-        now_s: float,
-        record_index: int | None = None,
-    ) -> AckOutcome:
-        """As in ``SpoutCore``."""
-        if tuple_id > CALLS_FROM:
-            return self._calls.on_refused(
-                bolt, epoch, tuple_id, reason=reason, after_s=after_s, now_s=now_s
-            )
-        stage, core = self._place(bolt)
-        records = core.tuple_records(bolt, tuple_id)
-        sent, at = (bolt, epoch, tuple_id), record_index
-        outcome = core.on_refused(
-            *sent, reason=reason, after_s=after_s, now_s=now_s, record_index=at
-        )
+        records = core.tuple_records(bolt, fail.tuple_id)
+        outcome = core.on_fail(bolt, epoch, fail, now_s=now_s)
         if outcome is AckOutcome.REFUSED:  # its trees wait for something that is under way
             for record in records:
                 self._router.prolong(stage, record.position, now_s)  # type: ignore[arg-type]
         self._told.collect(stage, core, now_s)
         return outcome
 
-    def on_revoked(self, bolt: str, epoch: int, tuple_ids: Iterable[int], *, now_s: float) -> None:
+    def on_revoked(self, bolt: str, epoch: int, given: Revoked, *, now_s: float) -> None:
         """As in ``SpoutCore``."""
-        self._place(bolt)[1].on_revoked(bolt, epoch, tuple_ids, now_s=now_s)
+        self._place(bolt)[1].on_revoked(bolt, epoch, given, now_s=now_s)
 
-    def on_heartbeat(self, bolt: str, epoch: int, beat: Beat, *, now_s: float) -> None:
-        """As in ``SpoutCore``."""
-        self._place(bolt)[1].on_heartbeat(bolt, epoch, beat, now_s=now_s)
-
-    def on_prolonged(self, bolt: str, epoch: int, input_ids: Ids, *, now_s: float) -> None:
-        """``bolt`` needs longer for inputs that it has: the timers of their trees restart."""
+    def on_heartbeat(self, bolt: str, epoch: int, beat: Heartbeat, *, now_s: float) -> None:
+        """As in ``SpoutCore``; the timers of the trees of inputs that take longer restart."""
+        stage, core = self._place(bolt)
+        core.on_heartbeat(bolt, epoch, beat, now_s=now_s)
         consumer = self.bolts.get(bolt)
         if consumer is not None and consumer.epoch == epoch:
-            stage = self._place(bolt)[0]
-            for input_id in input_ids:
+            for input_id in beat.prolonged:
                 self._router.prolong(stage, input_id, now_s)
 
     def may_speak_of(self, bolt: str, tuple_id: int) -> bool:

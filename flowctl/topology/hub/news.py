@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from flowctl.core.buffer import size_of_record
-from flowctl.core.records import Emission, Position
+from flowctl.core.messages import Emission
+from flowctl.core.records import Position
 from flowctl.core.trees.settlement import Watched
 from flowctl.topology.hub.tree_root import Root
 

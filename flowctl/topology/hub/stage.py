@@ -11,7 +11,8 @@ import msgspec
 from flowctl.config import Settings
 from flowctl.core.carried import record_of
 from flowctl.core.end_of_input.shares import speed
-from flowctl.core.records import Emission, Record
+from flowctl.core.messages import Emission
+from flowctl.core.records import Record
 from flowctl.core.settings import CoreSettings, GuaranteeSettings
 from flowctl.core.supply import Backlog
 from flowctl.core.trees.anchors import Anchored, Edges, NextId, PendingAcks

@@ -16,16 +16,15 @@ def counters_of(stages: Sequence[Stage], roots: Roots, router: Router) -> Counte
     total = Counters()
     for stage in stages:
         for core in stage.cores:
-            for name in Counters.__struct_fields__:
-                setattr(total, name, getattr(total, name) + getattr(core.counters, name))
-    total.refused += router.refused
-    total.target_down_s += roots.blame.down_s
+            total.add(core.counters)
+    total.calls_refused += router.refused
+    total.target_down_total_s += roots.blame.down_s
     total.records_acked = roots.acked + roots.intake.empty
-    total.dead_lettered = total.records_dead_lettered = roots.dead_lettered
-    total.handed_over = roots.handed_over
+    total.tuples_dead_lettered = total.records_dead_lettered = roots.dead_lettered
+    total.tuples_handed_over = roots.handed_over
     total.records_dropped = roots.dropped + router.untracked_failed
     total.records_pending_now = roots.pending
-    total.records_pending_max = roots.pending_max
+    total.max_in_flight_records = roots.pending_max
     return total
 
 
@@ -36,7 +35,7 @@ def stage_figures_of(stage: Stage) -> StageFigures:
         records=sum(core.counters.records_acked for core in stage.cores),
         waiting_now=stage.waiting,
         waiting_max=stage.waiting_max,
-        at_bolts_max=sum(core.counters.records_pending_max for core in stage.cores),
+        at_bolts_max=sum(core.counters.max_in_flight_records for core in stage.cores),
         held_now=sum(map(len, stage.held.values())),
     )
 

@@ -26,7 +26,7 @@ from flowctl.instrumentation.hooks import (
     HookLike,
     make_hooks,
 )
-from flowctl.instrumentation.sampler import EvenSampler
+from flowctl.instrumentation.task_metrics import EvenSampler
 from flowctl.topology.worker.inputs import Input
 from flowctl.topology.worker.notes import Notes, add_to
 

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from flowctl.core.events import BoltState
-from flowctl.instrumentation.numbers import counted, percent
-from flowctl.instrumentation.snapshot import BoltView, DearCall, Snapshot, WaitReason
+from flowctl.instrumentation.numbers import percent
+from flowctl.instrumentation.snapshot import BoltView, Snapshot, WaitReason
 
 # Tuples take up to a quarter of a second, so the rate of three seconds is off by a tuple in
 # twelve; a bolt at half the rate of the others stands clear of that.
@@ -26,14 +26,14 @@ _NAMED_MAX = 3  # in a sentence; the table shows the others
 Condition = Literal["normal", "slow", "refused", "busy", "down"]
 
 
-class Pace(NamedTuple):
+class SlowBolt(NamedTuple):
     """A bolt that is slow: how many times slower than its stage's median, and what it gets.
 
     ``factor`` is None if it acked nothing recently.  ``share`` and ``equal_share`` are fractions of
     its stage's recent records, 0…1.
     """
 
-    bolt: str
+    name: str
     factor: float | None
     share: float
     equal_share: float
@@ -44,7 +44,7 @@ class Pace(NamedTuple):
         return "no ack lately" if self.factor is None else f"{self.factor:.2g}x slower"
 
 
-def slow_bolts(snapshot: Snapshot) -> dict[str, Pace]:
+def slow_bolts(snapshot: Snapshot) -> dict[str, SlowBolt]:
     """Return the bolts that are slower than the others of their stage, the slowest first.
 
     Empty if that can't be known: at the end of the input, while the source or the target sets the
@@ -57,11 +57,11 @@ def slow_bolts(snapshot: Snapshot) -> dict[str, Pace]:
         or snapshot.held_up_share < _BOLTS_DECIDE_ABOVE
     ):
         return {}
-    found: list[Pace] = []
+    found: list[SlowBolt] = []
     for bolts in _stages(snapshot.bolts):
         found += _slow_of(bolts)
-    found.sort(key=lambda pace: pace.factor or float("inf"), reverse=True)
-    return {pace.bolt: pace for pace in found}
+    found.sort(key=lambda bolt: bolt.factor or float("inf"), reverse=True)
+    return {bolt.name: bolt for bolt in found}
 
 
 def _stages(bolts: Sequence[BoltView]) -> list[list[BoltView]]:
@@ -72,13 +72,13 @@ def _stages(bolts: Sequence[BoltView]) -> list[list[BoltView]]:
     return list(stages.values())
 
 
-def _slow_of(bolts: Sequence[BoltView]) -> list[Pace]:
+def _slow_of(bolts: Sequence[BoltView]) -> list[SlowBolt]:
     typical = median(bolt.records_per_s for bolt in bolts)
     if len(bolts) < 3 or not typical:
         return []
     total = sum(bolt.records_per_s for bolt in bolts)
     return [
-        Pace(
+        SlowBolt(
             bolt.name,
             typical / bolt.records_per_s if bolt.records_per_s else None,
             bolt.records_per_s / total,
@@ -90,24 +90,24 @@ def _slow_of(bolts: Sequence[BoltView]) -> list[Pace]:
     ]
 
 
-def claim(slow: Mapping[str, Pace]) -> str:
+def claim(slow: Mapping[str, SlowBolt]) -> str:
     """Return ``b5 is 10x slower and gets 0.9 % (an equal share: 8.3 %)``; "" if nobody is slow."""
-    paces = list(slow.values())
+    bolts = list(slow.values())
     parts = [
-        f"{pace.bolt} is {pace.text} and gets {percent(pace.share, digits=1)}"
-        if pace.factor is not None
-        else f"{pace.bolt} has acked nothing lately and gets nothing more"
-        for pace in paces[:_NAMED_MAX]
+        f"{bolt.name} is {bolt.text} and gets {percent(bolt.share, digits=1)}"
+        if bolt.factor is not None
+        else f"{bolt.name} has acked nothing lately and gets nothing more"
+        for bolt in bolts[:_NAMED_MAX]
     ]
     if not parts:
         return ""
-    left = len(paces) - _NAMED_MAX
+    left = len(bolts) - _NAMED_MAX
     more = f", {left} more {'is' if left == 1 else 'are'} slow" if left > 0 else ""
-    equal = percent(paces[0].equal_share, digits=1)
+    equal = percent(bolts[0].equal_share, digits=1)
     return f"{', '.join(parts)}{more} (an equal share: {equal})"
 
 
-def condition(bolt: BoltView, slow: Mapping[str, Pace]) -> Condition:
+def condition(bolt: BoltView, slow: Mapping[str, SlowBolt]) -> Condition:
     """Return the condition of ``bolt``.
 
     A single late round trip is normal: only its rate makes a bolt slow.
@@ -137,14 +137,4 @@ def target_holds_back(snapshot: Snapshot) -> bool:
     """Whether the target, not the bolts, sets the pace: it is down, full, or capped."""
     if snapshot.target_down_s is not None or any(bolt.refused for bolt in snapshot.bolts):
         return True
-    if snapshot.sink_cap is None:
-        return False
-    return sum(bolt.in_flight for bolt in snapshot.bolts) >= snapshot.sink_cap
-
-
-def dear_call(told: DearCall | None) -> list[str]:
-    """Why tuples are as large as they are, where calls and not records cost; else nothing."""
-    if told is None:
-        return []
-    records = counted(told.records, "record")
-    return [f"a call costs {told.call_s:.2g} s whatever its size: {told.unit} hold about {records}"]
+    return snapshot.sink_cap is not None and snapshot.tuples_in_flight >= snapshot.sink_cap

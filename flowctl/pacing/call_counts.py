@@ -10,7 +10,7 @@ from flowctl.core.pacing.leases import Sums
 from flowctl.core.pacing.sample import Sample
 
 
-class Counters(msgspec.Struct):
+class CallCounts(msgspec.Struct):
     """Sums since the process first called the target.  Not thread-safe: the gate's lock guards it.
 
     ``cost`` and ``call_s`` [s] count calls that succeeded.  ``waited_s`` [s] was spent before calls
@@ -36,7 +36,7 @@ class Counters(msgspec.Struct):
         """What was done, without the peaks."""
         return Sums(self.calls, self.cost, self.call_s, self.refused, self.failed, self.waited_s)
 
-    def since(self, before: Counters, span_s: float) -> Sample:
+    def since(self, before: CallCounts, span_s: float) -> Sample:
         """Return the sample of the last ``span_s`` seconds; ``before``: the sums at their start."""
         return Sample.of(
             span_s,
@@ -47,6 +47,6 @@ class Counters(msgspec.Struct):
             resting=self.resting,
         )
 
-    def copy(self) -> Counters:
+    def copy(self) -> CallCounts:
         """Return an independent copy."""
         return copy(self)

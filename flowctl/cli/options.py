@@ -1,0 +1,120 @@
+"""What several commands have: names, seconds and files as options, and "are you sure?"."""
+
+from __future__ import annotations
+
+import errno
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flowctl.errors import ConfigError, InfrastructureError
+from flowctl.instrumentation.text import repaired
+
+
+def decoded(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Return the name, whatever the locale: with ``LC_ALL=C`` Python may not decode it."""
+    return None if value is None else repaired(value)
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds: click lets nan pass any range, and inf one without a maximum."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; refuse what nobody can wait for."""
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
+
+
+# -- files that a command writes ---------------------------------------------------------------
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there was no space left for what was to be written."""
+    return error.errno in _FULL
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """Refuse a file that can't be written: now, not after hours of running."""
+    if path is None:
+        return
+    directory = path.absolute().parent
+    if not directory.is_dir():
+        raise ConfigError(option, f"no directory {directory}.", remedy="Make it first.")
+    if path.is_dir():
+        raise ConfigError(option, f"{path} is a directory.", remedy="Name a file in it.")
+    try:
+        # Open it instead of checking its mode: this also finds read-only file systems and ACLs.
+        _open_and_leave_as_it_was(path)
+    except OSError as error:
+        raise ConfigError(
+            option,
+            f"{path} can't be written: {error.strerror or error}.",
+            remedy="Name another file.",
+        ) from None
+
+
+def write(option: str, path: Path, text: str) -> None:
+    """Write what a command has made; say which option named the file if that fails."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InfrastructureError(
+            f"{option}: {path} can't be written: {error.strerror or error}.",
+            remedy="Free some space, or name another file.",
+        ) from error
+
+
+def _open_and_leave_as_it_was(path: Path) -> None:
+    try:
+        path.open("xb").close()
+    except FileExistsError:
+        path.open("ab").close()
+    else:
+        # Only whoever made it takes it away: two drivers, one in waiting, may name the same file.
+        path.unlink(missing_ok=True)
+
+
+# -- what changes something that is saved ------------------------------------------------------
+
+_UNITS_S = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Ask on the terminal, unless ``yes`` says so already; say when the answer is no.
+
+    Raises :class:`ConfigError` where there is no terminal to ask on.
+    """
+    if yes:
+        return True
+    try:
+        sure = click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise  # Ctrl-C
+        click.echo(err=True)  # the question's line is open
+        raise ConfigError(
+            "--yes",
+            "is needed because there is no terminal to ask on.",
+            remedy="Add it to confirm.",
+        ) from None
+    if not sure:
+        click.echo("Nothing was changed.", err=True)
+    return sure
+
+
+def ago(at_unix_ms: int) -> str:
+    """How long ago that was, in the largest unit of which at least two have passed."""
+    # Another machine's clock may be ahead of this one.
+    seconds = max(0, int(time.time() - at_unix_ms / 1000))
+    for size, unit in _UNITS_S:
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

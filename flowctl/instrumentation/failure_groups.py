@@ -1,0 +1,138 @@
+"""Failures whose texts differ only in numbers and quoted parts count as one kind.
+
+So a run says of each kind how many there were and why, and shows the first of a kind at once, the
+rest as a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from flowctl.core import events as ev
+from flowctl.core.letters import REJECTED_PREFIX
+from flowctl.instrumentation.snapshot import LossReason
+
+KINDS_MAX: Final = 20  # nobody reads more; one reason per record must not accumulate
+OTHERS: Final = "other reasons"
+_TEXT_MAX: Final = 120  # characters: a line of a terminal
+_DYING_MAX: Final = 10_000  # tuples on their way to the dead letter
+
+_AT_RECORD: Final = re.compile(r", at record [^,]*$")  # runtime/faults.py adds it
+_QUOTED: Final = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)*")
+
+
+def folded(reason: str) -> str:
+    """Return the first line of ``reason`` with numbers as ``#`` and quoted parts as ``'…'``."""
+    text = reason.removeprefix(REJECTED_PREFIX).strip().partition("\n")[0]
+    text = _QUOTED.sub("'…'", _AT_RECORD.sub("", text))
+    text = _NUMBER.sub("#", text)
+    return text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 1] + "…"
+
+
+class Reasons:
+    """Counts records by reason, from the core's events.  Bounded; for one thread."""
+
+    def __init__(self) -> None:
+        self._records: Counter[str] = Counter()
+        self._dying: dict[int, str] = {}  # tuples that were given up, and why
+
+    def take(self, event: ev.FlowEvent) -> None:
+        """Count what ``event`` says about records that were left out, if anything."""
+        if isinstance(event, ev.RecordsRejected):
+            for reason in event.reasons:
+                self.add(reason, 1)
+        elif isinstance(event, ev.TupleGaveUp):
+            if len(self._dying) < _DYING_MAX:
+                self._dying[event.tuple_id] = event.reason
+        elif isinstance(event, ev.TupleDeadLettered):
+            self.add(self._dying.pop(event.tuple_id, "not known"), event.records)
+
+    def add(self, reason: str, records: int) -> None:
+        """``records`` more were left out because of ``reason``."""
+        name = folded(reason)
+        if name not in self._records and len(self._records) >= KINDS_MAX:
+            name = OTHERS
+        self._records[name] += records
+
+    def most(self, number: int) -> tuple[LossReason, ...]:
+        """Return the most frequent reasons, most frequent first."""
+        return tuple(
+            LossReason(reason=reason, records=records)
+            for reason, records in self._records.most_common(number)
+        )
+
+
+# As often as the plain view writes a line: an error in every record becomes a line in five seconds.
+TELL_EVERY_S: Final = 5.0
+
+_KINDS: Final = (
+    ev.TupleFailed,
+    ev.TupleGaveUp,
+    ev.TupleDeadLettered,
+    ev.TupleDropped,
+    ev.RecordsRejected,
+)
+
+
+class _Kind:
+    """One event class with one folded reason."""
+
+    __slots__ = ("last", "told_at_s", "untold")
+
+    def __init__(self, event: ev.FlowEvent, now_s: float) -> None:
+        self.last = event
+        self.told_at_s = now_s
+        self.untold = 0
+
+
+class Repeats:
+    """Tells repeated failures of one kind from news.  Bounded; for one thread.
+
+    Two are of one kind if they are of one class and their reasons differ in numbers and quoted
+    parts only.  A kind that was quiet for :data:`TELL_EVERY_S` is news again.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kinds: dict[tuple[type[ev.FlowEvent], str], _Kind] = {}
+
+    def is_news(self, event: ev.FlowEvent) -> bool:
+        """Whether to show ``event`` now; otherwise it is counted for :meth:`due`."""
+        if not isinstance(event, _KINDS):
+            return True
+        key = (type(event), folded(_reason_of(event)))
+        if key not in self._kinds and len(self._kinds) >= KINDS_MAX:
+            key = (type(event), OTHERS)
+        kind = self._kinds.get(key)
+        if kind is None:
+            self._kinds[key] = _Kind(event, self._clock())
+            return True
+        kind.last = event
+        kind.untold += len(event.positions) if isinstance(event, ev.RecordsRejected) else 1
+        return False
+
+    def due(self, *, is_end: bool = False) -> Iterator[tuple[ev.FlowEvent, int]]:
+        """Yield the last event of each kind that is due, and how many there were.
+
+        Those already shown, at once or here, are not counted again.  ``is_end``: all kinds are due.
+        """
+        now_s = self._clock()
+        for key, kind in list(self._kinds.items()):
+            if not is_end and now_s - kind.told_at_s < TELL_EVERY_S:
+                continue
+            if kind.untold:
+                yield kind.last, kind.untold
+                kind.untold = 0
+                kind.told_at_s = now_s
+            else:
+                del self._kinds[key]
+
+
+def _reason_of(event: ev.FlowEvent) -> str:
+    if isinstance(event, ev.RecordsRejected):
+        return event.reasons[0]
+    return getattr(event, "reason", "")
