@@ -107,7 +107,7 @@ def test_a_run_of_failures_is_told_and_so_is_its_end_with_its_length() -> None:
     assert not place.is_down and place.down is None
     came_back = place.told[-1]
     assert isinstance(came_back, TargetCameBack)
-    assert (came_back.down_s, came_back.reason, place.counts.target_down_s) == (2.0, "", 2.0)
+    assert (came_back.down_s, came_back.reason, place.counts.target_down_total_s) == (2.0, "", 2.0)
 
 
 def test_time_alone_may_show_that_it_is_down_or_lost() -> None:
