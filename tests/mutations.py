@@ -142,13 +142,11 @@ def _changes(node: Any, slot: Slot) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _other_statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
-    """Left out, or another leap or result.  A name that is never set would be noticed at once."""
+    """Left out, or another leap or result."""
     match node:
-        case (
-            ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete() | ast.Raise()
-        ):
+        case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Raise():
             yield "left out", ast.Pass()
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+        case ast.Assign(targets=[target]) | ast.Delete(targets=[target]) if not _is_name(target):
             yield "left out", ast.Pass()
         case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
             yield "returns None", ast.Return(ast.Constant(None))
@@ -185,6 +183,11 @@ def _other_values(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
             yield "other extreme", ast.Call(other_name, node.args, node.keywords)
         case ast.Call(args=[first, second, *more]) if not _is_type_test(node):
             yield "swapped", ast.Call(node.func, [second, first, *more], node.keywords)
+
+
+def _is_name(node: ast.expr) -> bool:
+    """A local name: one that is never set would be noticed at once, and to end one does nothing."""
+    return isinstance(node, ast.Name | ast.Tuple)
 
 
 def _is_text(node: ast.BinOp) -> bool:

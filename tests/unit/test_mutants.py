@@ -41,13 +41,14 @@ import pytest
 import till
 
 
-def test_pays():
+def test_pays(tmp_path):
     mine = till.Till()
     mine.pay(2)
     mine.pay(3)
     mine.pay(0)
     assert mine.sum == 5
     assert till.wait(3) == 3
+    (tmp_path / "sum").write_text("5")
 
 
 def test_refuses():

@@ -10,6 +10,7 @@ from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import (
     Receipts,
+    RejectedRecord,
     SplitAnswered,
 )
 from flowctl.core.ranges.splits import Donor, share_kept
@@ -21,7 +22,7 @@ from flowctl.core.records import (
     Record,
 )
 from flowctl.core.tuples import FlowTuple
-from flowctl.errors import SourceError
+from flowctl.errors import ConfigError, SourceError
 from tests.range_driver import MB, Ranges, split_scene
 
 
@@ -417,3 +418,95 @@ def test_keys_may_be_as_far_apart_as_64_bits_are() -> None:
             break
     assert ranges.core.is_drained
     assert ranges.state.position == stop - 1
+
+
+def test_who_is_gone_says_nothing_that_counts() -> None:
+    """A late frame of a connection that ended."""
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    for bolt in ("b", "a"):
+        if bolt == "a":
+            ranges.core.remove_bolt("a", now_s=ranges.clock(), reason="it left")
+        answer = SplitAnswered(bolt, 1, e.tuple_id, 1, 10)
+        assert ranges.did(e, 0, 100, bolt=bolt) is AckOutcome.UNKNOWN
+        assert ranges.failed(e, 0, 100, bolt=bolt) is AckOutcome.UNKNOWN
+        assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.UNKNOWN
+    assert ranges.state == PartitionCheckpoint()
+    assert ranges.core.counters.unknown == 6
+
+
+def test_records_that_process_left_out_are_counted_beside_what_is_done() -> None:
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 400, left_out=2)
+    ranges.did(e, 400, 1000, left_out=5)
+    assert ranges.core.counters.records_left_out == 7
+
+
+def test_ranges_that_are_saved_before_they_are_done_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="can't be processed at most once yet") as caught:
+        Ranges("a", settings={"guarantee_mode": "at_most_once"})
+    assert caught.value.field == "guarantee.mode"
+
+
+def test_to_wait_for_the_source_is_work_of_the_one_who_waits() -> None:
+    """A bolt whose disk is slow gets less, as one whose calls are."""
+    record_s = []
+    for service_s, read_s in ((0.04, 0.0), (0.01, 0.03)):
+        ranges = Ranges("a")
+        e = ranges.emit()[0]
+        for start in range(0, 10_000, 1000):
+            ranges.wait(0.04, "a")
+            ranges.did(e, start, start + 1000, service_s=service_s, read_s=read_s)
+        record_s.append(ranges.core.bolts["a"].service.record_s)
+    assert record_s[0] == pytest.approx(record_s[1])
+
+
+def test_where_a_record_takes_seconds_it_is_a_range_of_its_own() -> None:
+    """Also behind a place where there is nothing, for which ranges get longer."""
+    ranges = Ranges("a", extent=Extent(0, 100_000))
+    for records in (1, 0, 1):
+        for e in ranges.emit():
+            ranges.wait(2.5, "a")
+            ranges.did(e, e.start, e.start + 1, records=records, service_s=2.5)
+            ranges.did(e, e.start + 1, e.stop, records=records, service_s=2_500.0)
+    assert {e.stop - e.start for e in ranges.emit()} == {1}
+
+
+def test_a_range_whose_middle_is_done_goes_out_as_two() -> None:
+    """A bolt is told of one span: it would do the middle again, or nobody the end."""
+    ranges = Ranges("a", "b", stop=1000)
+    (e,) = ranges.emit()
+    ranges.core.on_revoked("a", 1, [e.tuple_id], now_s=ranges.clock())
+    assert ranges.did(e, 400, 500, bolt="a") is AckOutcome.LATE
+    sent: list[tuple[int, int]] = []
+    while not ranges.core.is_drained:
+        for again in ranges.emit():
+            sent.append((again.start, again.stop))
+            ranges.did(again, again.start, again.stop)
+        ranges.end()
+        ranges.wait(0.1, "a", "b")
+    assert sent == [(0, 400), (500, 1000)]
+
+
+@pytest.mark.parametrize(("done", "start"), [(49, 100), (49, 0), (149, 100), (99, 100)])
+def test_what_a_log_has_thrown_away_needs_no_doing(done: int, start: int) -> None:
+    saved = Checkpoint({"p": PartitionCheckpoint(done, 5)})
+    ranges = Ranges("a", extent=Extent(start, 200), checkpoint=saved)
+    assert ranges.state == PartitionCheckpoint(max(done, start - 1), 5)
+    (e,) = ranges.emit()
+    assert (e.start, e.stop) == (max(done + 1, start), 200)
+    ranges.did(e, e.start, e.stop, records=3)
+    assert ranges.state == PartitionCheckpoint(199, 8)
+
+
+def test_what_was_rejected_in_a_part_that_is_told_again_counts_once() -> None:
+    """Two bolts did the same: the second tells of more."""
+    ranges = Ranges("a", "b", stop=1000)
+    (e,) = ranges.emit()
+    ranges.core.on_revoked("a", 1, [e.tuple_id], now_s=ranges.clock())
+    (again,) = ranges.emit()
+    bad = [RejectedRecord(position, None, "no use") for position in (399, 400)]
+    ranges.did(e, 0, 400, bolt="a", rejected=bad[:1])
+    ranges.did(again, 0, 1000, rejected=bad)
+    assert ranges.core.counters.records_rejected == 2

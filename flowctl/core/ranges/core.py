@@ -195,7 +195,7 @@ class RangeCore(ByReference):
             self._finish(flow_tuple, now_s)
         self.book.changed(consumer)
         if not done:
-            self.counters.duplicate += told.start < told.done_through
+            self.counters.duplicate += 1
             return AckOutcome.DUPLICATE
         return AckOutcome.ACKED if is_holder else AckOutcome.LATE
 
@@ -327,17 +327,16 @@ class RangeCore(ByReference):
         flow_tuple = self._pending.get(answer.tuple_id)
         is_awaited = self._splits.answered(answer.bolt, answer.tuple_id, answer.request)
         if not is_awaited or flow_tuple is None or answer.tuple_id not in consumer.flight:
-            self.book.changed(consumer)
             return AckOutcome.DUPLICATE
         cut = _cut(flow_tuple)
         rest = cut.between(answer.stop, cut.bounds[1])
         if rest.pieces:
             # Also if it said 0: what it did not report is done, or never reached it.
             self._split_off(flow_tuple, rest, now_s)
+            self.book.changed(consumer)
         else:
             assert isinstance(consumer, RangeConsumer)
             self._splits.refused(flow_tuple, consumer, now_s)
-        self.book.changed(consumer)
         return AckOutcome.ACKED
 
     def _split_off(self, flow_tuple: FlowTuple, rest: RangeCut, now_s: float) -> None:
