@@ -148,7 +148,7 @@ def _other_statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
             yield "left out", ast.Pass()
         case ast.Assign(targets=[target]) | ast.Delete(targets=[target]) if not _is_name(target):
             yield "left out", ast.Pass()
-        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield "returns None", ast.Return(ast.Constant(None))
         case ast.Break() | ast.Continue():
             yield "other leap", _LEAPS[type(node)]()

@@ -179,6 +179,25 @@ def test_one_sample_of_slow_calls_does_not_end_a_rest_and_three_do() -> None:
     assert not headroom.rest(next(ticks) * TICK_S, slow, 0.5)
 
 
+def test_a_rest_ends_when_calls_that_had_become_quicker_are_slow_again() -> None:
+    """The target was busy as the rest began: the quick calls since are what it is compared with."""
+    headroom = resting(goodput=100.0, call_s=0.1)
+    first, quick = (Sample(TICK_S, 10, 10, 10 * call_s, 0, 8, True) for call_s in (0.1, 0.05))
+    ticks = iter(range(20, 100))
+    for sample in [first] + [quick] * 16 + [first] * 2:
+        assert headroom.rest(next(ticks) * TICK_S, sample, 0.5)
+    assert not headroom.rest(next(ticks) * TICK_S, first, 0.5)
+
+
+def test_what_is_seen_before_the_rest_has_reached_all_callers_does_not_count() -> None:
+    headroom = resting(goodput=100.0, call_s=0.1)
+    began_s = headroom._since_s
+    refused = Sample(TICK_S, 10, 10, 1.0, 3, 8, True)
+    assert headroom.rest(began_s + 0.4, refused, 0.5), "of calls that began at full load"
+    assert headroom.rest(began_s + 0.6, Sample(TICK_S), 0.5), "nobody called"
+    assert not headroom.rest(began_s + 0.6, refused, 0.5)
+
+
 def test_a_cost_that_is_corrected_while_there_is_no_budget_is_paid_later() -> None:
     gate = RateGate(10.0)
     gate.begin(0.0, 10.0)
