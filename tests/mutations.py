@@ -89,7 +89,9 @@ def _slots(node: ast.AST) -> Iterator[Slot]:
         if field in _UNTOUCHED or isinstance(value, ast.arguments):
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if isinstance(child, ast.AST) and not _is_told(child) and not _is_type(node, index):
+            if isinstance(child, ast.AST) and not (
+                _is_told(child) or _is_type(node, index) or _is_assertion(child)
+            ):
                 yield node, field, index
                 yield from _slots(child)
 
@@ -107,6 +109,11 @@ def _is_told(node: ast.AST) -> bool:
 def _is_type(node: ast.AST, index: int | None) -> bool:
     """One of the types that ``isinstance`` asks for."""
     return index == 1 and isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+
+
+def _is_assertion(node: ast.AST) -> bool:
+    """``strict`` of ``zip``: that both are as long is so, or it would be a defect."""
+    return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _at(slot: Slot) -> Any:

@@ -8,11 +8,12 @@ clock is the test's; only the thread that reads is real.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, cycle
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,8 +22,10 @@ from flowctl.bolts.batch import Batch
 from flowctl.bolts.calls import Calls
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
+from flowctl.bolts.range_ahead import NOT_YET
 from flowctl.bolts.range_desk import RangeDesk
 from flowctl.bolts.range_pace import Pace
+from flowctl.bolts.range_saves import PATIENCE_S
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Work
@@ -75,9 +78,10 @@ class Bolt:
         welcome: Any = SimpleNamespace(job_epoch=7)
         self.turns = Turns(endpoint, "b1", welcome, self.link, None, pace=Pace())
 
-    def take(self, frame: RangeFrame) -> RangeTurn:
+    def take(self, frame: RangeFrame, on_ready: Callable[[], None] = lambda: None) -> RangeTurn:
         self.desk.add([frame])
-        return RangeTurn(self.turns, Work(frame, self.now_s - WAITED_S, 0.0), self.link, "slot")
+        work = Work(frame, self.now_s - WAITED_S, 0.0)
+        return RangeTurn(self.turns, work, self.link, "slot", on_ready)
 
     def told(self, kind: type, tuple_id: int) -> list[Any]:
         return [f for f in self.frames if type(f) is kind and f.tuple_id == tuple_id]
@@ -267,6 +271,81 @@ def test_the_first_report_of_a_range_that_follows_another_can_wait(clock: list[B
                 bolt.now_s += 0.15
                 turn.returned(None)
         assert bolt.told(ProgressFrame, tuple_id)[-1].done_through == 100
+
+
+def test_who_does_not_wait_is_told_when_the_next_look_is_worth_it(clock: list[Bolt]) -> None:
+    """As the slots of an event loop: a block was read, a save is known, or the range is over."""
+    go, ready = threading.Event(), threading.Event()
+    bolt = Bolt(NumberReader(block=20, before=lambda start: go.wait(60) and None))
+    clock[:] = [bolt]
+    with bolt.take(range_frame(1, 0, 40), ready.set) as turn:
+        assert turn.pause_s() == 0.0
+        assert turn.poll() is NOT_YET
+        go.set()
+        while (found := turn.poll()) is not None:
+            if isinstance(found, Batch):
+                bolt.now_s += 0.01
+                turn.returned(None)
+            else:
+                assert ready.wait(60)
+                ready.clear()
+        ready.clear()
+    assert ready.is_set(), "its reading has ended"
+    assert bolt.told(ProgressFrame, 1)[-1].done_through == 40
+
+
+def test_a_slot_that_waits_for_a_save_is_told_of_it(clock: list[Bolt]) -> None:
+    ready = threading.Event()
+    bolt = Bolt(NumberReader(block=50_000))
+    clock[:] = [bolt]
+    frame = msgspec.structs.replace(range_frame(1, 0, 50_000), tells_saved=True)
+    with bolt.take(frame, ready.set) as turn:
+        for _ in range(3):
+            pause_s = turn.pause_s()
+            if pause_s:
+                break
+            while (batch := turn.poll()) is NOT_YET:
+                turn._ahead.wait()
+            assert isinstance(batch, Batch)
+            bolt.now_s += 0.2
+            turn.returned(None)
+            assert bolt.told(ProgressFrame, 1)[-1].is_awaited, "each report asks for a word"
+        assert pause_s == pytest.approx(PATIENCE_S), "the third waits for the first one's save"
+        ready.clear()
+        bolt.desk.saved(1)
+        assert ready.is_set()
+        assert turn.pause_s() == 0.0
+
+
+def test_reading_does_not_keep_a_process_alive(clock: list[Bolt]) -> None:
+    kinds: list[bool] = []
+    reader = NumberReader(before=lambda start: kinds.append(threading.current_thread().daemon))
+    bolt = Bolt(reader)
+    clock[:] = [bolt]
+    with bolt.take(range_frame(1, 0, 10)) as turn:
+        assert turn.next_batch() is not None
+    assert kinds == [True]
+
+
+class Columns(NumberBlock):
+    def to_arrow(self, first: int, last: int) -> tuple[int, int]:
+        return first, last
+
+
+def test_a_batch_of_columns_has_its_own_rows_of_the_block(clock: list[Bolt]) -> None:
+    bolt = Bolt(Read(Columns(0, 30), NumberBlock(30, 50)))
+    clock[:] = [bolt]
+    rows, plain = [], 0
+    with bolt.take(range_frame(1, 0, 50)) as turn:
+        while (batch := turn.next_batch()) is not None:
+            if batch.span.first < 30:
+                rows.append((batch.span.first, batch.columns()))
+                assert rows[-1][1] == (batch.span.first, batch.span.last + 1)
+            else:
+                plain += 1
+                assert batch.columns is None
+            turn.returned(None)
+    assert rows and plain
 
 
 class Unreadable:

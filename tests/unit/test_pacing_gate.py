@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from math import inf
 from random import Random
 from types import SimpleNamespace
@@ -215,3 +216,32 @@ def test_a_process_alone_looks_every_so_often_and_takes_what_was_learned() -> No
         gated.now_s += TICK_S / 2.5
         gate.leave_done(gated.now_s, 1.0)
     assert (gate.permits, source.known().limit) == (7, 7)
+
+
+def test_a_thread_waits_in_line_for_its_permit() -> None:
+    gate = Gate()
+    gate.set_permits(1)
+    gate.enter(1.0)
+    thread = threading.Thread(target=gate.enter, args=(1.0,))
+    thread.start()
+    while not gate.waiting:
+        assert thread.is_alive(), "it went in without one"
+        thread.join(0.001)
+    gate.leave_failed()
+    thread.join(60)
+    assert (gate.in_flight, gate.waiting) == (1, 0)
+
+
+def test_a_thread_that_is_interrupted_in_line_leaves_it() -> None:
+    class Interrupted:
+        def __init__(self) -> None:
+            self.set = lambda: None
+
+        def wait(self, timeout: float) -> None:
+            raise KeyboardInterrupt
+
+    gate = Gate()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("flowctl.pacing.gate.threading.Event", Interrupted)
+        gate.enter(1.0)
+    assert gate.waiting == 0

@@ -124,6 +124,39 @@ def test_a_call_is_paid_for_even_if_its_part_of_the_budget_comes_and_goes() -> N
     assert 29 <= begun <= 31  # half of the time 10 a second: 5 a second
 
 
+def test_how_late_a_change_is_seen_follows_from_what_calls_take() -> None:
+    paced = law()
+    assert paced.lag_s == 2 * TICK_S
+    lags = []
+    for mean_s in (0.4, 0.8):
+        paced.on_sample(1.0, Sample(TICK_S, 10, 10.0, 10 * mean_s))
+        lags.append(paced.lag_s - 2 * TICK_S)
+    assert lags == pytest.approx([0.4, 0.5])
+    paced.on_sample(2.0, Sample(TICK_S))
+    assert paced.lag_s - 2 * TICK_S == pytest.approx(0.5), "no call tells nothing"
+
+
+def test_where_callers_were_the_limit_the_part_is_one_of_the_limit() -> None:
+    headroom = Headroom(0.2)
+    quiet = Sample(TICK_S, 5, 5.0, 0.25, 0, 2)
+    tick = 0
+    while not headroom.is_resting:
+        tick += 1
+        headroom.on_learned(tick * TICK_S, 10, quiet, is_found=True, is_sure=True)
+    assert headroom.part(10) == 8.0
+    assert headroom.rest(tick * TICK_S + 1.0, quiet, 0.5)
+    assert headroom.part(10) == 8.0
+
+
+def test_callers_that_do_nothing_but_wait_show_that_the_target_is_the_limit() -> None:
+    for in_flight, call_s, is_bound in ((1, 0.2, True), (1, 0.1, False), (4, 0.8, True)):
+        sample = Sample(TICK_S, 5, 5.0, call_s, 0, in_flight)
+        assert sample.is_bound is is_bound
+        assert sample._replace(is_held=True).is_bound
+    assert not Sample(TICK_S).is_bound
+    assert Sample(TICK_S).mean_s == 0.0
+
+
 def test_a_budget_lets_all_in_as_more_permits_bring_no_more_calls() -> None:
     paced = law()
     for tick in range(100):

@@ -57,6 +57,7 @@ def test_permits_are_the_limit_in_all_at_most(limit: int, wants: list[int]) -> N
         assert all(shares[str(i)] >= want for i, want in enumerate(wants))
     else:
         assert sum(shares.values()) == limit
+        assert all(shares[str(i)] <= want for i, want in enumerate(wants))
 
 
 def test_permits_go_round_and_not_too_often() -> None:

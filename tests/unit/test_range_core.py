@@ -510,3 +510,52 @@ def test_what_was_rejected_in_a_part_that_is_told_again_counts_once() -> None:
     ranges.did(e, 0, 400, bolt="a", rejected=bad[:1])
     ranges.did(again, 0, 1000, rejected=bad)
     assert ranges.core.counters.records_rejected == 2
+
+
+def test_before_anything_succeeded_what_failed_goes_first() -> None:
+    """A process that can never work must fail soon, not once it was tried on all of the source."""
+    ranges = Ranges("a", "b")
+    sent = ranges.emit()
+    first = sent[0]
+    ranges.failed(first, first.start, first.stop)
+    for _ in range(20):
+        ranges.wait(0.2, "a", "b")
+        again = ranges.emit()
+        assert {e.start for e in again} <= {first.start}, "nothing else of the source"
+        if again:
+            break
+    for e in (*again, *sent[1:]):
+        ranges.did(e, e.start, e.stop)
+    assert {e.start for e in ranges.emit()} - {e.start for e in sent}, "it works: on with the rest"
+
+
+def test_the_record_that_was_being_read_is_looked_at_alone() -> None:
+    """Not halves of halves: ``process`` was at it as it raised."""
+    ranges = Ranges("a", "b", stop=1000, has_dead_letter=True)
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 100)
+    ranges.failed(e, 100, 300, records=200, record_at=250, is_data_error=True)
+    parts = set()
+    for _ in range(40):
+        for again in ranges.emit():
+            parts.add((again.start, again.stop))
+            if again.start <= 250 < again.stop:
+                ranges.failed(again, again.start, again.stop, records=again.stop - again.start,
+                              record_at=250, is_data_error=True)  # fmt: skip
+            else:
+                ranges.did(again, again.start, again.stop)
+        ranges.wait(0.5, "a", "b")
+    assert (250, 251) in parts
+    assert not [part for part in parts if part[0] <= 250 < part[1] and part != (250, 251)]
+
+
+def test_what_is_told_of_a_range_that_is_done_must_be_possible_too() -> None:
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    core = ranges.core
+    assert core.may_tell_of(e.tuple_id, 0, 1000)
+    for start, stop in ((0, 1001), (5, 4), (-1, 5)):
+        assert not core.may_tell_of(e.tuple_id, start, stop)
+    ranges.did(e, 0, 1000)
+    assert core.may_tell_of(e.tuple_id, 400, 400)
+    assert not core.may_tell_of(e.tuple_id, 5, 4)
