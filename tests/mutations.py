@@ -102,7 +102,7 @@ def _is_told(node: ast.AST) -> bool:
         return False
     value = node.value
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        return "log" in ast.unparse(value.func.value).lower()
+        return "log" in ast.unparse(value.func.value).lower() or value.func.attr == "_log"
     return isinstance(value, ast.Constant)
 
 

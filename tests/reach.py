@@ -113,11 +113,10 @@ def ended_after(seconds: float) -> Any:
 
 
 def _learn(item: pytest.Item, files: dict[str, str], folder: Path) -> Learned | None:
-    """Run a test as it is, then once more to see its lines; None if it fails."""
-    began_s = time.perf_counter()
-    if not passes(item, folder):
-        return None
-    took_s = time.perf_counter() - began_s
+    """Run a test to see its lines, then once more as it is; None if it fails.
+
+    In this order: what runs once in a process, and is remembered, is reached by the first.
+    """
     seen: set[tuple[str, int]] = set()
 
     def local(frame: FrameType, event: str, _: Any) -> Any:
@@ -130,10 +129,14 @@ def _learn(item: pytest.Item, files: dict[str, str], folder: Path) -> Learned | 
     threading.settrace(tracer)
     sys.settrace(tracer)
     try:
-        passes(item, folder)
+        is_passed = passes(item, folder)
     finally:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
+    began_s = time.perf_counter()
+    if not is_passed or not passes(item, folder):
+        return None
+    took_s = time.perf_counter() - began_s
     lines = collections.defaultdict(set)
     for path, line in seen:
         lines[files[path]].add(line)
@@ -197,7 +200,7 @@ class Reach:
             if _file_of(test) == file
             for source in its.lines
         }
-        places = [file, *helpers, *reached]
+        places = [file, *helpers, *reached, "tests/reach.py"]
         return changes.digest(
             [place for place in places if (self._root / place).exists()], self._root
         )

@@ -257,12 +257,17 @@ def test_what_nobody_has_read_when_the_link_ends_is_not_done(clock: list[Bolt]) 
     assert bolt.told(ProgressFrame, 1)[-1].done_through == 30
 
 
-def test_the_first_report_of_a_range_that_follows_another_can_wait(clock: list[Bolt]) -> None:
+@pytest.mark.parametrize("tells_saved", [False, True])
+def test_the_first_report_of_a_range_that_follows_another_can_wait(
+    clock: list[Bolt], tells_saved: bool
+) -> None:
     """The first ever tells the driver how fast the bolt is, and goes out at once."""
     bolt = Bolt(NumberReader(block=100))
     clock[:] = [bolt]
+    bolt.desk.saved(1_000)  # whatever is told is saved
     for tuple_id, told in ((1, 1), (2, 0)):
-        with bolt.take(range_frame(tuple_id, 0, 100)) as turn:
+        frame = msgspec.structs.replace(range_frame(tuple_id, 0, 100), tells_saved=tells_saved)
+        with bolt.take(frame) as turn:
             assert turn.next_batch() is not None
             bolt.now_s += 0.08  # a batch has so few records that there are more
             turn.returned(None)

@@ -578,3 +578,40 @@ def test_processes_of_multiprocessing_leave_too(
     (leave,) = at_end
     leave()
     assert workers_at(server) == 0
+
+
+def test_a_coroutine_that_is_refused_waits_and_is_called_again(
+    monkeypatch: pytest.MonkeyPatch, naps: list[float]
+) -> None:
+    real = asyncio.sleep
+
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr("asyncio.sleep", nap)
+    errors = [RetryLater(after_s=7.0)]
+
+    @paced("t", cost=lambda rows, times: float(len(rows) * times))
+    async def write(rows: list[int], *, times: int) -> int:
+        if errors:
+            raise errors.pop()
+        return sum(rows) * times
+
+    assert asyncio.run(write([1, 2], times=3)) == 9
+    assert naps == [7.0]
+    counters = gate_of("t").counters
+    assert (counters.refused, counters.calls, counters.cost) == (1, 1, 6.0)
+
+
+def test_a_hard_block_makes_its_call_with_run() -> None:
+    hard = paced("t", hard=True, limits=Limits(in_flight_max=2))
+    with pytest.raises(ConfigError, match=r"without call\.run") as caught, hard:
+        pass
+    assert (caught.value.field, gate_of("t").in_flight) == ("hard", 0)
+
+
+def test_a_rule_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        paced("t", classify=5)  # type: ignore[arg-type]
+    assert caught.value.field == "classify"

@@ -11,7 +11,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums, Table
 from flowctl.errors import CheckpointUnavailableError, ConfigError
 from flowctl.pacing.client import TTL_S, LeaseSource
 from flowctl.pacing.gate import Gate
@@ -342,6 +342,23 @@ def test_a_worker_asks_for_as_much_as_it_wanted_of_late() -> None:
     assert wants == [3, 3, 3], "the peak since its last report, or the one before"
     source.turn()
     assert place.told[-1].claim.want == 0
+
+
+def test_who_leads_no_more_decides_no_more() -> None:
+    """What it decided last may be old by the time that it leads again."""
+    place = Answers()
+    _, source, now_s = leasing(place)
+    claim = Claim("other", "", 1.0, 3, RATE_MOST, 0)
+    table = Table((claim,), {"other": (0, 0.0)}, Sums())
+    place.reply = place.reply._replace(table=table)
+    source.turn()
+    decided = place.told[-1].decision
+    assert decided is not None and decided.goals["other"][0] > 0, "told at once"
+    place.reply = place.reply._replace(table=None)
+    for _ in range(3):
+        now_s[0] += 0.25
+        source.turn()
+    assert place.told[-1].decision is None
 
 
 def test_permits_that_others_wait_for_go_back_at_once_and_only_then() -> None:

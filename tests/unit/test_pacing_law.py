@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from flowctl.core.pacing.headroom import Headroom
 from flowctl.core.pacing.leases import Sums
+from flowctl.core.pacing.ramp import Ramp
 from flowctl.core.pacing.rate import RateGate
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.pacing.stored import StoredTarget
@@ -122,6 +123,34 @@ def test_a_call_is_paid_for_even_if_its_part_of_the_budget_comes_and_goes() -> N
             begun += 1
         now_s += 0.05
     assert 29 <= begun <= 31  # half of the time 10 a second: 5 a second
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_start_goes_back_to_what_was_good_and_tries_again_later(is_known: bool) -> None:
+    """Where more brings nothing, from the first step on."""
+    ramp = Ramp(8.0, is_known=is_known)
+    tick, levels = 0, []
+    while tick < 4 * 60:
+        tick += 1
+        sample = Sample(TICK_S, 200, 200.0, 10.0, 0, int(ramp.level), True)
+        ramp.on_sample(tick * TICK_S, sample, 0.5, 1_000.0)
+        if not levels or levels[-1][1] != ramp.level:
+            levels.append((tick * TICK_S, ramp.level))
+        if ramp.level == 8.0 and len(levels) >= (3 if is_known else 5):
+            assert ramp.is_found
+    assert {level for _, level in levels} == ({8.0, 10.0} if is_known else {8.0, 16.0, 10.0})
+    tries = [at_s for at_s, level in levels if level == 10.0]
+    pauses = [after - before for before, after in pairwise(tries)]
+    assert len(pauses) >= 2 and all(one < other for one, other in pairwise(pauses)), "longer"
+
+
+def test_a_start_gets_no_higher_than_it_may() -> None:
+    ramp = Ramp(8.0)
+    for tick in range(1, 200):
+        calls = int(10 * ramp.level)
+        ramp.on_sample(tick * TICK_S, Sample(TICK_S, calls, calls, 5.0, 0, 99, True), 0.5, 20.0)
+        assert ramp.level <= 20.0
+    assert ramp.level == 20.0
 
 
 def test_how_late_a_change_is_seen_follows_from_what_calls_take() -> None:

@@ -88,7 +88,8 @@ STEPS = st.lists(
         st.sampled_from([0.0, 0.25, 0.5, 1.0, 4.0, 7.0]),  # later
         st.integers(0, 9),  # calls
         st.integers(0, 3),  # refused
-        st.booleans(),
+        st.booleans(),  # is the limit shared
+        st.booleans(),  # does somebody look
     ),
     max_size=40,
 )
@@ -96,14 +97,14 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_a_view_is_what_all_that_was_told_lately_comes_to(
-    steps: list[tuple[str, str, float, int, int, bool]],
+    steps: list[tuple[str, str, float, int, int, bool, bool]],
 ) -> None:
     """Against all reports, kept for ever."""
     seen, now_s = SeenTargets(), 0.0
     sums: dict[tuple[str, str], TargetFigures] = {}
     kept: dict[tuple[str, str], list[tuple[float, TargetFigures]]] = {}
     waited: dict[tuple[str, str], float] = {}
-    for process, target, later_s, calls, refused, is_shared in steps:
+    for process, target, later_s, calls, refused, is_shared, looks in steps:
         now_s += later_s
         key, before = (process, target), sums.get((process, target), told(process, target=target))
         figures = sums[key] = msgspec.structs.replace(
@@ -115,13 +116,13 @@ def test_a_view_is_what_all_that_was_told_lately_comes_to(
         reports = kept.setdefault(key, [])
         if not reports or now_s - reports[-1][0] >= 0.9:
             reports.append((now_s, figures))
+            waited[key] = figures.waited_s
+        if not looks:
+            continue
         views = seen.views(now_s)
-        for each, its in kept.items():
+        for its in kept.values():
             if its and now_s - its[-1][0] > SILENT_S:
-                waited[each] = its[-1][1].waited_s
                 its.clear()
-            elif its:
-                waited[each] = its[-1][1].waited_s
         names = sorted({name for (_, name), its in kept.items() if its})
         assert [view.target for view in views] == names
         for view in views:
