@@ -29,6 +29,7 @@ from flowctl.bolts.range_saves import PATIENCE_S
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Work
+from flowctl.core.records import Record
 from flowctl.errors import RetryLater
 from flowctl.wire.frames import ProgressFrame, RangeFail, RangeFrame, SplitAnswer, SplitFrame
 from tests.range_parts import NumberBlock, NumberReader
@@ -67,8 +68,9 @@ class Bolt:
         self.now_s = 100.0
         self.frames: list[Any] = []
         self.learned: list[RangeFail | None] = []
+        self.pauses = Pauses()
         self.desk = RangeDesk(
-            threading.Condition(), Pauses(), SimpleNamespace(append=self.frames.append),
+            threading.Condition(), self.pauses, SimpleNamespace(append=self.frames.append),
             Idleness(1), lambda slot, fail: self.learned.append(fail),
         )  # type: ignore[arg-type]  # fmt: skip
         self.link: Any = SimpleNamespace(
@@ -351,6 +353,39 @@ def test_a_batch_of_columns_has_its_own_rows_of_the_block(clock: list[Bolt]) -> 
                 assert batch.columns is None
             turn.returned(None)
     assert rows and plain
+
+
+class Odd(NumberBlock):
+    def batch_records(self, i: int, j: int) -> list[Record]:
+        return [Record(k, object()) for k in range(i, j)]
+
+
+def test_a_value_that_cannot_be_sent_is_told_as_what_it_looks_like(clock: list[Bolt]) -> None:
+    bolt = Bolt(Read(Odd(0, 3)))
+    clock[:] = [bolt]
+    with bolt.take(range_frame(1, 0, 3)) as turn:
+        batch = turn.next_batch()
+        assert isinstance(batch, Batch)
+        batch.reject(batch[1], "x" * 100_000)
+        turn.returned(None)
+    (rejected,) = bolt.told(ProgressFrame, 1)[0].rejected
+    assert rejected.position == 1
+    assert "<object object at" in str(rejected.value)
+    assert len(rejected.reason) < 10_000
+
+
+def test_slots_of_a_bolt_whose_target_refuses_begin_one_at_a_time(clock: list[Bolt]) -> None:
+    bolt = Bolt(NumberReader())
+    clock[:] = [bolt]
+    desk = bolt.desk
+    assert desk.pause_s("one") == desk.pause_s("other") == 0.0
+    bolt.pauses.refused("one", 2.0, bolt.now_s)
+    assert desk.pause_s("one") == desk.pause_s("other") == 2.0
+    bolt.now_s += 2.0
+    assert desk.pause_s("other") == 0.0
+    assert desk.pause_s("one") == 2.0, "the other has just begun"
+    desk.end()
+    assert desk.pause_s("one") is None
 
 
 class Unreadable:

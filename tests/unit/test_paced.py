@@ -6,18 +6,14 @@ import asyncio
 import functools
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
-import fakeredis
 import pytest
 
 from flowctl import ConfigError, Limits, RetryLater, paced
 from flowctl.pacing import gates
-from flowctl.pacing.client import LeaseSource
 from flowctl.pacing.gate import Gate
 
 
@@ -425,78 +421,6 @@ def test_a_function_for_a_target_is_a_forgotten_name() -> None:
         paced(len)  # type: ignore[arg-type]
 
 
-# -- gates that share a target over Redis ---------------------------------------------------------
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeServer:
-    """Where ``redis=`` leads."""
-    server = fakeredis.FakeServer()
-    monkeypatch.setattr(
-        "flowctl_redis.pacing.new_client", lambda *_, **__: fakeredis.FakeRedis(server=server)
-    )
-    return server
-
-
-def workers_at(server: fakeredis.FakeServer) -> int:
-    fields = fakeredis.FakeRedis(server=server).hkeys("flowctl:target:{t}")
-    return sum(field.startswith(b"w:") for field in fields)
-
-
-URL = "redis://localhost"
-
-
-def test_a_target_with_a_url_is_shared_and_known_as_that(server: fakeredis.FakeServer) -> None:
-    with paced("t", redis=URL) as call:
-        call.run(int)
-        (figures,) = gates.figures()
-    assert (figures.is_shared, figures.limit, figures.calls) == (True, 4, 1)
-    assert workers_at(server) == 1
-    with paced("t", job="other") as call:
-        call.run(int)
-    shared, alone = gates.figures()
-    assert (shared.is_shared, alone.is_shared) == (True, False)
-    assert shared.process == alone.process
-
-
-def test_the_next_job_of_a_process_may_give_a_target_another_weight(
-    server: fakeredis.FakeServer,
-) -> None:
-    """The first one's lease is given back before the second one asks."""
-    changed = paced("t", redis=URL, weight=3.0)
-    with paced("t", redis=URL), pytest.raises(ConfigError, match="weight"):
-        gates.renew_gate(changed.settings)
-    old = gate_of("t")
-    gates.renew_gate(changed.settings)
-    assert workers_at(server) == 0
-    with changed as call:
-        call.run(int)
-    assert gate_of("t") is not old
-    same = gate_of("t")
-    gates.renew_gate(changed.settings)
-    assert gate_of("t") is same, "it has these settings"
-
-
-def test_a_process_that_ends_gives_all_its_leases_back(server: fakeredis.FakeServer) -> None:
-    for job in ("a", "b"):
-        with paced("t", redis=URL, job=job) as call:
-            call.run(int)
-    assert workers_at(server) == 2
-    gates._leave()  # as atexit does
-    assert workers_at(server) == 0
-
-
-def test_gates_that_are_closed_leave_their_targets(server: fakeredis.FakeServer) -> None:
-    with paced("t", redis=URL) as call:
-        call.run(int)
-    source = gate_of("t").source
-    assert isinstance(source, LeaseSource)
-    gates.close_gates()
-    source.join(60)
-    assert workers_at(server) == 0
-    assert gates.figures() == []
-
-
 def test_a_cost_that_is_a_function_is_for_decorators_and_checked_at_each_call() -> None:
     by_size = paced("t", cost=len)
     with pytest.raises(ConfigError, match="a block has no arguments") as caught, by_size:
@@ -564,20 +488,6 @@ def test_what_ends_a_decorated_call_gives_its_permit_back() -> None:
     assert gate_of("t").in_flight == 0
     asyncio.run(main())
     assert gate_of("t").in_flight == 0
-
-
-def test_processes_of_multiprocessing_leave_too(
-    server: fakeredis.FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They end without atexit."""
-    at_end: list[Any] = []
-    util = SimpleNamespace(Finalize=lambda _, call, exitpriority: at_end.append(call))
-    monkeypatch.setitem(sys.modules, "multiprocessing.util", util)
-    with paced("t", redis=URL) as call:
-        call.run(int)
-    (leave,) = at_end
-    leave()
-    assert workers_at(server) == 0
 
 
 def test_a_coroutine_that_is_refused_waits_and_is_called_again(

@@ -489,17 +489,6 @@ def test_a_range_whose_middle_is_done_goes_out_as_two() -> None:
     assert sent == [(0, 400), (500, 1000)]
 
 
-@pytest.mark.parametrize(("done", "start"), [(49, 100), (49, 0), (149, 100), (99, 100)])
-def test_what_a_log_has_thrown_away_needs_no_doing(done: int, start: int) -> None:
-    saved = Checkpoint({"p": PartitionCheckpoint(done, 5)})
-    ranges = Ranges("a", extent=Extent(start, 200), checkpoint=saved)
-    assert ranges.state == PartitionCheckpoint(max(done, start - 1), 5)
-    (e,) = ranges.emit()
-    assert (e.start, e.stop) == (max(done + 1, start), 200)
-    ranges.did(e, e.start, e.stop, records=3)
-    assert ranges.state == PartitionCheckpoint(199, 8)
-
-
 def test_what_was_rejected_in_a_part_that_is_told_again_counts_once() -> None:
     """Two bolts did the same: the second tells of more."""
     ranges = Ranges("a", "b", stop=1000)
@@ -559,3 +548,13 @@ def test_what_is_told_of_a_range_that_is_done_must_be_possible_too() -> None:
     ranges.did(e, 0, 1000)
     assert core.may_tell_of(e.tuple_id, 400, 400)
     assert not core.may_tell_of(e.tuple_id, 5, 4)
+
+
+def test_a_bolt_has_acked_a_range_when_nothing_of_it_is_left() -> None:
+    ranges = Ranges("a", stop=1_000)
+    (e,) = ranges.emit()
+    bolt = ranges.core.bolts["a"]
+    ranges.did(e, 0, 500)
+    assert (bolt.acked, bolt.records_acked) == (0, 5)
+    ranges.did(e, 500, 1_000)
+    assert (bolt.acked, bolt.records_acked) == (1, 10)
