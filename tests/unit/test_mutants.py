@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -110,11 +111,14 @@ def test_each_kind_of_change_is_drawn_and_nothing_that_people_read() -> None:
     assert (10, "left out") in kinds and (10, "other sum") not in kinds
 
 
-def test_what_is_listed_as_equivalent_is_a_change_of_the_code_as_it_is() -> None:
+def test_what_is_listed_as_equivalent_is_one_change_of_the_code_as_it_is() -> None:
+    """Where the same stands twice in a file, a row would also hide the other one."""
     known = mutants.equivalents()
     files = {file for file, _ in known}
-    there = {(each.file, each.change) for file in files for each in mutations.mutants(file, ROOT)}
-    assert set(known) <= there
+    there = Counter(
+        (each.file, each.change) for file in files for each in mutations.mutants(file, ROOT)
+    )
+    assert {each: there[each] for each in known if there[each] != 1} == {}
     assert all(len(reason) > 10 for reason in known.values())
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import fakeredis
 import pytest
+import redis
 
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Report, Sums, Table
-from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.errors import CheckpointUnavailableError, ConfigError, InfrastructureError
 from flowctl.pacing.client import TTL_S, LeaseSource
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.settings import Limits, PaceSettings
@@ -214,7 +215,50 @@ class Worker:
 
 def test_a_worker_hurries_twice_and_then_waits_for_its_turn(server: Server) -> None:
     worker = Worker(server)
-    assert [worker.source.turn_early() for _ in range(3)] == [True, True, False]
+    for _ in range(2):
+        assert [worker.source.turn_early() for _ in range(3)] == [True, True, False]
+        for _ in range(40):  # much later
+            worker.source.turn()
+
+
+def test_a_thread_that_sleeps_is_woken_by_the_first_who_wants_a_permit(server: Server) -> None:
+    woken: list[float] = []
+    gate = Gate(clock=lambda: server.now_s)
+    paced = PaceSettings(target="t", redis="redis://localhost")
+    gate.source = LeaseSource(gate, paced, Away(server), wake=lambda: woken.append(server.now_s))
+    assert not gate.try_enter(1.0)
+    assert not gate.try_enter(1.0)
+    assert len(woken) == 1, "then it is awake, and its next report says it"
+
+
+def test_after_an_error_the_next_exchange_connects_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Broken:
+        def __init__(self) -> None:
+            self.is_closed = False
+
+        def eval(self, *_: object) -> None:
+            raise redis.ConnectionError("reset")
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    def connect(*_: object, **__: object) -> Any:
+        made.append(Broken() if not made else fakeredis.FakeRedis())
+        return made[-1]
+
+    monkeypatch.setattr("flowctl_redis.pacing.new_client", connect)
+    exchange = RedisExchange("redis://:secret@localhost", "t")
+    assert made == [], "nothing is connected before the first exchange"
+    with pytest.raises(InfrastructureError, match="localhost") as caught:
+        exchange.exchange(report("a"))
+    assert "secret" not in str(caught.value) + exchange.address
+    assert made[0].is_closed
+    assert exchange.exchange(report("a")).permits == 1
+    assert exchange.workers() == 1
+    exchange.close()
+    exchange.close()
 
 
 def test_who_calls_nothing_for_two_seconds_leaves_and_who_is_in_a_call_does_not(

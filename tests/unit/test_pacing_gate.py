@@ -144,6 +144,17 @@ def test_a_lease_that_has_ended_is_no_permit() -> None:
     assert gate.counters.is_held
 
 
+def test_who_calls_without_waiting_wants_as_many_permits() -> None:
+    gated = Gated(5)
+    gate = gated.gate
+    assert gate.try_enter(1.0) and gate.try_enter(1.0)
+    gate.leave_failed()
+    gate.leave_failed()
+    with gate.lock:
+        sums = [gate.take_sums(), gate.take_sums()]
+    assert [(each.want, each.in_flight) for each in sums] == [(2, 2), (0, 0)]
+
+
 def test_sums_go_on_and_peaks_begin_again_with_what_is_now() -> None:
     gated = Gated(3)
     gate = gated.gate

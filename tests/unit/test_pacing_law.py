@@ -144,6 +144,21 @@ def test_a_start_goes_back_to_what_was_good_and_tries_again_later(is_known: bool
     assert len(pauses) >= 2 and all(one < other for one, other in pairwise(pauses)), "longer"
 
 
+def test_what_another_limit_let_through_says_nothing_of_a_start() -> None:
+    """A refusal set the limit: what was seen under it is forgotten; it begins near it."""
+    ramp = Ramp(4.0)
+    for tick in range(1, 4):
+        ramp.on_sample(tick * TICK_S, Sample(TICK_S, 10, 10.0, 5.0, 0, 4, True), 0.0, 1_000.0)
+    ramp.hold_at(10.0, 1.0)
+    assert ramp.level == 20.0
+    one = Sample(TICK_S, 40, 40.0, 5.0, 0, 20, True)
+    ramp.on_sample(1.4, one, 0.5, 1_000.0)
+    ramp.on_sample(1.6, one._replace(calls=300), 0.5, 1_000.0)
+    assert ramp.level == 20.0, "so few calls say little of so many at once"
+    ramp.on_sample(1.8, one, 0.5, 1_000.0)
+    assert ramp.level == 25.0, "a quarter more"
+
+
 def test_a_start_gets_no_higher_than_it_may() -> None:
     ramp = Ramp(8.0)
     for tick in range(1, 200):
@@ -163,6 +178,14 @@ def test_how_late_a_change_is_seen_follows_from_what_calls_take() -> None:
     assert lags == pytest.approx([0.4, 0.5])
     paced.on_sample(2.0, Sample(TICK_S))
     assert paced.lag_s - 2 * TICK_S == pytest.approx(0.5), "no call tells nothing"
+
+
+def test_a_server_that_was_emptied_shows_no_less_than_nothing() -> None:
+    peaks = {"in_flight": 3, "is_held": True, "is_rate_held": False, "resting": 1}
+    done = Sums(calls=7, cost=8.0, call_s=9.0, refused=2)
+    assert Sample.of(1.0, done, **peaks) == Sample(1.0, 7, 8.0, 9.0, 2, 3, True, False, 1)
+    emptied = Sums().minus(done)
+    assert Sample.of(1.0, emptied, **peaks) == Sample(1.0, 0, 0.0, 0.0, 0, 3, True, False, 1)
 
 
 def test_where_callers_were_the_limit_the_part_is_one_of_the_limit() -> None:
@@ -271,6 +294,19 @@ def test_a_cost_that_is_corrected_while_there_is_no_budget_is_paid_later() -> No
     gate.correct(5.0)
     gate.set_rate(10.0, 0.0)
     assert gate.wait_s(0.0) == pytest.approx(1.5, rel=0.05), "without a bound nothing is owed"
+
+
+def test_what_is_owed_is_paid_at_the_new_rate_however_low() -> None:
+    for rate, wait_s in ((100.0, 0.1), (1.0, 10.0), (0.5, 20.0)):
+        gate = RateGate(10.0)
+        gate.begin(0.0, 10.0)
+        gate.set_rate(rate, 0.0)
+        assert gate.wait_s(0.0) == pytest.approx(wait_s, rel=0.05)
+        assert gate.wait_s(wait_s * 1.1) == 0.0
+    gate = RateGate(10.0)
+    gate.begin(0.0, 10.0)
+    gate.set_rate(20.0, 5.0)
+    assert gate.wait_s(5.0) == 0.0, "it was paid by then"
 
 
 def test_a_correction_counts_as_the_call_itself_would_have() -> None:
