@@ -131,9 +131,14 @@ def test_both_end_together() -> None:
     flow_tuple = FlowTuple(1, None)  # type: ignore[arg-type]
 
     def kept(
-        position_s: float, other_s: float, *, late_s: float = 0.0, lag_s: float = 0.0
+        position_s: float,
+        other_s: float,
+        *,
+        late_s: float = 0.0,
+        lag_s: float = 0.0,
+        positions: float = 1000.0,
     ) -> float:
-        donor = Donor(1000.0, position_s, late_s, consumer, flow_tuple)
+        donor = Donor(positions, position_s, late_s, consumer, flow_tuple)
         return share_kept(donor, other_s, lag_s)
 
     assert kept(1.0, 1.0) == 0.5
@@ -141,6 +146,8 @@ def test_both_end_together() -> None:
     assert kept(1.0, 1.0, lag_s=100.0) == 0.55
     assert kept(1.0, 1.0, lag_s=5000.0) == 1.0, "sooner by itself"
     assert kept(1.0, 1.0, late_s=2000.0) == 0.0, "it may never go on"
+    assert kept(1.0, 1.0, positions=2.0) == 0.5
+    assert kept(3.0, 1.0, positions=2.0) == 0.0, "it would not get to the next one"
 
 
 def test_an_idle_bolt_gets_the_end_of_a_range_once_its_bolt_has_answered() -> None:

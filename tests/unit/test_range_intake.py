@@ -82,3 +82,14 @@ def test_the_first_range_is_a_block_however_long_its_records_are() -> None:
         ranges = Ranges("a", extent=Extent(0, positions, size_bytes=size_bytes))
         e = ranges.emit()[0]
         assert e.stop - e.start == first
+
+
+def test_of_a_source_that_bolts_read_nothing_is_held_here() -> None:
+    """So there is always room, and nobody waits for a save."""
+    ranges = Ranges("a")
+    for _ in range(3):
+        for e in ranges.emit():
+            ranges.did(e, e.start, e.stop)
+        intake = ranges.core.intake
+        assert (intake.has_room, intake.is_full, intake.holds_rest) == (True, False, False)
+        assert (intake.skipped, intake.uncommitted, intake.uncommitted_of("p")) == (0, 0, 0)

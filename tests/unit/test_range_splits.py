@@ -79,6 +79,16 @@ def test_a_question_to_a_bolt_that_died_keeps_nobody_from_asking_the_next() -> N
     assert [(q.bolt, q.tuple_id) for q in ranges.questions()] == [("c", of["a"].tuple_id)]
 
 
+def test_one_that_would_not_get_it_does_not_hide_the_next_that_is_idle() -> None:
+    ranges, of = at_work("a", "b", "c", a=9e-6, b=1e-6, c=1e-6)
+    ranges.core._pending[of["a"].tuple_id].avoided = {"b"}
+    for bolt in ("b", "c"):
+        e = of[bolt]
+        ranges.did(e, e.start + 50_000, e.stop, service_s=1.0)
+    ranges.emit()
+    assert [q.bolt for q in ranges.questions()] == ["a"]
+
+
 def test_no_end_is_asked_for_that_is_not_worth_two_reports() -> None:
     ranges, of = at_work("a", "b", a=1e-6, b=1e-6)
     a = of["a"]

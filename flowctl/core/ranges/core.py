@@ -275,7 +275,7 @@ class RangeCore(ByReference):
         if failed.is_read_error:
             part.is_unread = True
         elif record is not None and failed.records == 1:
-            part.holding(record)
+            part.hold(record)
         self._is_doubtful = not self._blame.has_succeeded
         piece = self._settling.take_apart(flow_tuple, part)
         consumer.on_part_failed(flow_tuple, now_s)

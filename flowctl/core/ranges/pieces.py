@@ -148,10 +148,9 @@ class RangeCut(Cut, gc=False, eq=False):
             self.bounds = (self.pieces[0][0], self.pieces[-1][1])
         return self
 
-    def holding(self, record: Record) -> RangeCut:
-        """The same, known to hold just ``record``."""
+    def hold(self, record: Record) -> None:
+        """It is known to hold just ``record``."""
         self.records = (record,)
-        return self
 
     def part(self, start: int, stop: int) -> RangeCut:
         """See :class:`Cut`."""

@@ -100,11 +100,6 @@ class Splits:
         self._look_at_s = -NEVER  # not before
         self._look_again_s = NEVER  # although nothing happens
 
-    @property
-    def questions(self) -> int:
-        """How many have no answer yet."""
-        return len(self._asks)
-
     # -- when nothing is left to send ----------------------------------------------------
 
     def look(self, idle: Sequence[str], now_s: float, *, questions: int) -> None:
