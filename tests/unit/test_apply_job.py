@@ -14,6 +14,8 @@ import msgspec
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
@@ -147,6 +149,27 @@ def test_a_merge_that_loses_rows_does_not_end_the_job(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="merging its files lost rows"):
         driver.finish(8, files=1, merge=lambda shares, epoch: [])
     assert driver.job.done(GIVEN) is None
+
+
+def test_a_merge_that_names_what_is_not_there_does_not_end_the_job(tmp_path: Path) -> None:
+    driver = Driver(job(tmp_path))
+    for start in (0, 4):
+        driver.do(start, start + 4)
+    with pytest.raises(
+        InternalError, match=r"gone\.parquet is a file of results, but it is not in"
+    ):
+        driver.finish(8, files=1, merge=lambda shares, epoch: [ResultFile("gone.parquet", 4, 100)])
+    assert driver.job.done(GIVEN) is None
+
+
+@given(st.lists(st.sampled_from([0, 1, 10, 500]), max_size=12), st.integers(1, 6))
+def test_shares_are_all_files_in_order_and_none_is_much_larger(sizes: list[int], most: int) -> None:
+    files = [ResultFile(str(n), 1, size) for n, size in enumerate(sizes)]
+    shares = shares_of(files, most)
+    assert [file for share in shares for file in share] == files
+    assert len(shares) <= most and all(shares)
+    largest = max((sum(file.bytes for file in share) for share in shares), default=0)
+    assert largest <= sum(sizes) / most + max(sizes, default=0)
 
 
 def test_shares_are_in_order_and_about_as_large() -> None:
@@ -356,6 +379,17 @@ def test_the_next_driver_names_whole_files_that_no_receipt_did(tmp_path: Path) -
     assert len(list(tmp_path.glob("*.parquet"))) == 3
 
 
+def test_files_of_others_hide_none_of_the_job(tmp_path: Path) -> None:
+    here = noted(job(tmp_path))
+    driver = Driver(here)
+    driver.do(2, 4, is_accepted=False)
+    (ours,) = tmp_path.glob("*.parquet")
+    for name in ("a.parquet", f"{ours.name[:20]}other.parquet", ours.name.replace(".2-3.", ".2.")):
+        (tmp_path / name).write_bytes(b"")
+    driver.do(6, 8, is_accepted=False)
+    assert adopted(here) == [(2, 4), (6, 8)]
+
+
 def test_what_may_be_another_result_is_not_adopted(tmp_path: Path) -> None:
     here = noted(job(tmp_path))
     driver = Driver(here)
@@ -394,6 +428,19 @@ def test_a_result_that_is_gone_does_not_count_as_done(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(InternalError, match="is a file of results, but it is not in"):
         driver.finish(10)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_each_file_of_the_result_must_be_there_as_it_was_written(
+    tmp_path: Path, number: int
+) -> None:
+    driver = Driver(job(tmp_path))
+    for start in (0, 2, 4):
+        driver.do(start, start + 2)
+    files = sorted(tmp_path.glob("*.parquet"))
+    files[number].write_bytes(files[number].read_bytes()[:-1])
+    with pytest.raises(InternalError, match=f"{files[number].name} is a file .* it has .* not"):
+        driver.finish(6)
 
 
 # -- on a worker -------------------------------------------------------------------------------

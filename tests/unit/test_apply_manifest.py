@@ -100,6 +100,30 @@ def test_what_a_base_replaces_is_removed_and_what_came_after_it_is_kept(place: P
     ]
 
 
+@pytest.mark.parametrize(("times", "is_read"), [(1, True), (9, True), (10, False)])
+def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, is_read: bool
+) -> None:
+    """Another driver has begun, and removed what it adopted."""
+    place = LocalPlace(str(tmp_path))
+    manifest = PlaceManifest(place, "job")
+    manifest.append(segment(7, 0, is_base=True))
+    left, get = [times], place.get
+
+    def gone_at_first(name: str) -> bytes:
+        if left[0]:
+            left[0] -= 1
+            raise FileNotFoundError(name)
+        return get(name)
+
+    monkeypatch.setattr(place, "get", gone_at_first)
+    if is_read:
+        assert list(manifest.segments()) == [segment(7, 0, is_base=True)]
+    else:
+        with pytest.raises(CheckpointUnavailableError, match="replace the manifest"):
+            manifest.segments()
+
+
 def test_a_damaged_segment_is_refused_by_name(tmp_path: Path) -> None:
     place = LocalPlace(str(tmp_path))
     manifest = PlaceManifest(place, "job")

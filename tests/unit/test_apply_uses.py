@@ -248,6 +248,18 @@ def test_values_that_are_equal_in_another_order_or_object_are_the_same() -> None
     assert changed(with_cell(loop), with_cell(loop)) == []
 
 
+def deep(depth: int, value: object) -> object:
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(("depth", "is_seen"), [(45, True), (60, False), (5_000, False)])
+def test_what_lies_very_deep_is_told_apart_by_its_type(depth: int, is_seen: bool) -> None:
+    assert bool(changed(with_cell(deep(depth, 1)), with_cell(deep(depth, 2)))) is is_seen
+    assert changed(with_cell(deep(depth, 1)), with_cell(deep(depth, 1))) == []
+
+
 class Node:
     def __init__(self, parent: Node | None, name: str) -> None:
         self.parent = parent
