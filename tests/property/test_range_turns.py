@@ -355,6 +355,28 @@ def test_a_batch_of_columns_has_its_own_rows_of_the_block(clock: list[Bolt]) -> 
     assert rows and plain
 
 
+def test_a_call_that_takes_too_long_is_told_once_and_the_bolt_leaves_the_rest(
+    clock: list[Bolt],
+) -> None:
+    """It may return in the end: that is not told, as what failed is another's by then."""
+    bolt = Bolt(NumberReader(block=50))
+    clock[:] = [bolt]
+    bolt.link.calls.timeout_s = 10.0
+    with bolt.take(range_frame(1, 0, 50)) as turn:
+        assert turn.next_batch() is not None
+        turn.returned(None)
+        batch = turn.next_batch()
+        assert batch is not None
+        bolt.now_s += 11.0
+        assert bolt.link.calls.end_overdue(bolt.now_s)
+        turn.returned(None)
+        turn.raised(ValueError("later"))
+        assert turn.next_batch() is None
+    (fail,) = bolt.told(RangeFail, 1)
+    assert (fail.is_overdue, fail.records, fail.start) == (True, len(batch), 8)
+    assert [f.done_through for f in bolt.told(ProgressFrame, 1)] == [8]
+
+
 class Odd(NumberBlock):
     def batch_records(self, i: int, j: int) -> list[Record]:
         return [Record(k, object()) for k in range(i, j)]

@@ -54,6 +54,7 @@ def test_partitions_with_holes_are_shown_first() -> None:
     [
         (Extent(0, 100, "v1", is_final=False), Extent(0, 100, "v1", is_final=False), True),
         (Extent(0, 100, "v1", is_final=False), Extent(0, 200, "v1", is_final=False), True),
+        (Extent(0, 100, "v1", is_final=False), Extent(0, 100, "v1"), True),
         (Extent(0, 100, "v1", is_final=False), Extent(0, 90, "v1", is_final=False), False),
         (Extent(0, 100, "v1"), Extent(0, 200, "v1"), False),
         (Extent(0, 100, "v1"), Extent(0, 100, "v1", size_bytes=7), True),
@@ -93,3 +94,12 @@ def test_of_a_source_that_bolts_read_nothing_is_held_here() -> None:
         intake = ranges.core.intake
         assert (intake.has_room, intake.is_full, intake.holds_rest) == (True, False, False)
         assert (intake.skipped, intake.uncommitted, intake.uncommitted_of("p")) == (0, 0, 0)
+
+
+def test_a_source_grows_no_more_when_none_of_its_partitions_does() -> None:
+    ranges = Ranges("a", stop=1_000)
+    assert ranges.core.intake.is_final
+    ranges.core.offer_extents({"q": Extent(0, 10, is_final=False)})
+    assert not ranges.core.intake.is_final
+    ranges.core.offer_extents({"q": Extent(0, 20)})
+    assert ranges.core.intake.is_final

@@ -86,8 +86,6 @@ class Positions(Sequence[Record]):
             first, last, _ = index.indices(self._length)
             return Positions(counted(self.pieces, first, last))
         number = index + self._length if index < 0 else index
-        if not 0 <= number < self._length:
-            raise IndexError(index)
         return Record(counted(self.pieces, number, number + 1)[0][0], None)
 
     def __iter__(self) -> Iterator[Record]:
