@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -58,23 +59,33 @@ def test_refuses():
 """
 
 
-@pytest.fixture
-def judged(tmp_path: Path) -> str:
-    (tmp_path / "till.py").write_text(CODE)
-    (tmp_path / "test_till.py").write_text(TESTS)
+@pytest.fixture(scope="module")
+def till(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("till")
+    (folder / "till.py").write_text(CODE)
+    (folder / "test_till.py").write_text(TESTS)
+    return folder
+
+
+def begin(till: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.mutants", "till.py", "--tests", "test_till.py"]
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "adapters"), str(tmp_path)])
-    env = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(
-        [*command, "--hang", "0.5"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "adapters"), str(till)])
+    return subprocess.Popen(
+        [*command, "--hang", "0.5", *options],
+        cwd=till,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert done.returncode == 1, done.stderr
-    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def judged(till: Path) -> str:
+    process = begin(till)
+    said, errors = process.communicate()
+    assert process.returncode == 1, errors
+    return said
 
 
 def test_planted_mutants_are_killed_survive_and_hang(judged: str) -> None:
@@ -86,6 +97,29 @@ def test_planted_mutants_are_killed_survive_and_hang(judged: str) -> None:
     hung = [line for line in judged.splitlines() if line.startswith("hung")]
     assert hung and all("till.py:20:" in line for line in hung), judged
     assert "--only till.py:" in judged, "the command that tries one again"
+    assert "2 of 2 tests pass" in judged and "(2 learned" in judged
+
+
+def test_what_tests_reach_is_remembered_and_which_are_left_out_is_told(
+    judged: str, till: Path
+) -> None:
+    """Of what survives some of its tests only nobody knows whether another would notice."""
+    said, errors = begin(till, "--tests-seconds", "0").communicate()
+    assert "(0 learned" in said, errors
+    assert "not known, 1 tests left out: till.py:8:" in said
+    last = said.splitlines()[-2]
+    assert " not known," in last and "; 0 not known" not in last, "and counted apart"
+
+
+def test_ctrl_c_tells_what_is_known_so_far(judged: str, till: Path) -> None:
+    process = begin(till, "--jobs", "1", "--hang", "30")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("survived"):
+            break
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate()
+    assert "noticed, " in said, errors
 
 
 def test_each_kind_of_change_is_drawn_and_nothing_that_people_read() -> None:
