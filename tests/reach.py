@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import functools
 import hashlib
+import importlib
 import os
 import pickle
 import resource
@@ -18,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -102,7 +103,7 @@ def passes(item: pytest.Item, folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def ended_after(seconds: float) -> Any:
+def ended_after(seconds: float) -> Iterator[None]:
     """End this process with ``HUNG`` if what is done here takes longer, whatever it waits for."""
     with open(os.devnull, "w") as null:
         faulthandler.dump_traceback_later(seconds, exit=True, file=null)
@@ -147,35 +148,47 @@ class Reach:
     """What is known of the tests that reach ``files``, kept from run to run."""
 
     def __init__(self, files: Iterable[str], root: Path) -> None:
-        self.tests: dict[str, Learned] = {}  # by the test's name
+        self.tests: dict[str, Learned] = {}  # those of this run that pass, by name
         self.notices = Notices()
+        self._all: dict[str, Learned] = {}  # also of files of tests that this run has not
         self._root = root
         self._sources = {str(root / file): file for file in files}
         name = hashlib.sha256("\n".join(sorted(self._sources.values())).encode()).hexdigest()[:12]
         self._kept = root / ".pytest_cache" / "mutants" / name
         self._digests: dict[str, str] = {}  # of files of tests, when they were learned
+        self._modules: set[str] = set()  # that tests import while they run
 
     def learn(self, items: list[pytest.Item], folder: Path, jobs: int) -> int:
         """Run what has changed since it was kept, in ``jobs`` processes; return how many tests."""
-        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+        with contextlib.suppress(OSError, EOFError, ValueError, pickle.UnpicklingError):
             kept = pickle.loads(self._kept.read_bytes())
-            self.tests, self._digests, self.notices = kept
+            self._all, self._digests, self._modules, self.notices = kept
         by_file = collections.defaultdict(list)
         for item in items:
             by_file[_file_of(item.nodeid)].append(item)
         changed = {file for file in by_file if self._digests.get(file) != self._digest_of(file)}
         fresh = [item for file in sorted(changed) for item in by_file[file]]
         if fresh:
-            self.tests = {n: its for n, its in self.tests.items() if _file_of(n) not in changed}
-            self.tests |= self._run(fresh, folder, jobs)
+            self._all = {n: its for n, its in self._all.items() if _file_of(n) not in changed}
+            self._all |= self._run(fresh, folder, jobs)
             self._digests |= {file: self._digest_of(file) for file in changed}
             self.keep()
+        self.tests = {n: its for n, its in self._all.items() if _file_of(n) in by_file}
+        self._import()
         return len(fresh)
+
+    def _import(self) -> None:
+        """Import what tests will: else each mutant does, and a first test would seem to hang."""
+        for name in sorted(self._modules - sys.modules.keys()):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
     def keep(self) -> None:
         """Write what is known for the next run."""
         self._kept.parent.mkdir(parents=True, exist_ok=True)
-        self._kept.write_bytes(pickle.dumps((self.tests, self._digests, self.notices)))
+        self._kept.write_bytes(
+            pickle.dumps((self._all, self._digests, self._modules, self.notices))
+        )
 
     def tests_of(self, file: str, first: int, last: int) -> list[str]:
         """The names of the tests that reach a line; those that notice most in a second first."""
@@ -196,7 +209,7 @@ class Reach:
         helpers = changes.imports_of(file, self._root)[0]
         reached = {
             source
-            for test, its in self.tests.items()
+            for test, its in self._all.items()
             if _file_of(test) == file
             for source in its.lines
         }
@@ -209,7 +222,7 @@ class Reach:
         def work(mine: list[pytest.Item], place: Path) -> int:
             found = {item.nodeid: _learn(item, self._sources, place) for item in mine}
             learned = {name: its for name, its in found.items() if its is not None}
-            (place / "learned").write_bytes(pickle.dumps(learned))
+            (place / "learned").write_bytes(pickle.dumps((learned, set(sys.modules))))
             return SURVIVED
 
         places = [folder / str(number) for number in range(jobs)]
@@ -221,7 +234,9 @@ class Reach:
         try:
             for process, place in zip(running, places, strict=True):
                 os.waitpid(process, 0)
-                learned |= pickle.loads((place / "learned").read_bytes())
+                found, modules = pickle.loads((place / "learned").read_bytes())
+                learned |= found
+                self._modules |= modules
         except KeyboardInterrupt:
             for process in running:
                 with contextlib.suppress(ProcessLookupError):
