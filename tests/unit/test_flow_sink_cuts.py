@@ -249,6 +249,20 @@ def test_moments_of_the_run_and_addresses_do_not_make_rows_other_ones() -> None:
     assert attempts[0] != attempts[1], "attempts of one task have the same one"
 
 
+def test_which_moments_pass_is_decided_by_the_first_section() -> None:
+    """A later one with one moment only may be of rows that came at once: that one counts."""
+    early, late = datetime(2026, 11, 22), datetime(2026, 11, 23)
+
+    def marks(later: datetime) -> list[int]:
+        rows = [Row(n=n, at=(early, late)[n % 2]) for n in range(128)]
+        sections = Sections([*rows, *(Row(n=n, at=later) for n in range(9))], passing_moments=True)
+        return [sections.place(number)[1] for number, _ in enumerate(sections)]
+
+    one, other = marks(early), marks(late)
+    assert one[:128] == other[:128]
+    assert one[128] != other[128]
+
+
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 100, 40_000])
 def test_sections_take_no_row_away_and_number_them_all(count: int) -> None:
     sections = Sections(iter(range(count)))
