@@ -41,6 +41,10 @@ def range_frame(tuple_id: int, start: int, stop: int) -> RangeFrame:
     return RangeFrame(tuple_id, 1, "p", start, stop, "v1", None)
 
 
+def split_frame(tuple_id: int, request: int, keep: float) -> SplitFrame:
+    return SplitFrame(tuple_id, request, keep)
+
+
 class Step(NamedTuple):
     """One call of ``process``, and what happens around it."""
 
@@ -144,7 +148,7 @@ class Model:
 
     def split(self, keep: float, last: int) -> None:
         """The driver asks for the end of the range, and asks again."""
-        order = SplitFrame(self.tuple_id, len(self.answers), keep)
+        order = split_frame(self.tuple_id, len(self.answers), keep)
         self.bolt.desk.answer(order)
         self.bolt.desk.answer(order)
         one, again = self.bolt.told(SplitAnswer, self.tuple_id)[-2:]
@@ -184,7 +188,7 @@ class Model:
         assert waited_s == [first_s, *[0.0] * len(progress)][: len(progress)], "told once"
         assert {f.read_s for f in progress} <= {0.0}
         for request, stop in enumerate(self.answers):  # asked again though it is over
-            self.bolt.desk.answer(SplitFrame(self.tuple_id, request, 0.5))
+            self.bolt.desk.answer(split_frame(self.tuple_id, request, 0.5))
             assert self.bolt.told(SplitAnswer, self.tuple_id)[-1].stop == stop
 
 
