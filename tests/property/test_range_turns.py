@@ -23,6 +23,7 @@ from flowctl.bolts.calls import Calls
 from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_ahead import NOT_YET
+from flowctl.bolts.range_claims import PROGRESS_EARLY
 from flowctl.bolts.range_desk import RangeDesk
 from flowctl.bolts.range_pace import Pace
 from flowctl.bolts.range_saves import PATIENCE_S
@@ -248,6 +249,19 @@ def test_where_the_source_holds_nothing_more_the_rest_is_done_without_a_call(
     told = bolt.told(ProgressFrame, 1)
     assert (model.done, told[-1].done_through) == ([*range(30)], 100)
     assert sum(f.records for f in told) == 30
+
+
+def test_where_there_is_little_few_reports_say_so(clock: list[Bolt]) -> None:
+    """Keys of a table may lie far apart: most blocks hold nothing."""
+    bolt = Bolt(NumberReader(block=10, step=5_000))
+    clock[:] = [bolt]
+    with bolt.take(range_frame(1, 0, 10_000)) as turn:
+        while turn.next_batch() is not None:
+            turn.returned(None)
+    told = bolt.told(ProgressFrame, 1)
+    assert sum(f.records for f in told) == 2
+    assert told[-1].done_through == 10_000
+    assert len(told) <= PROGRESS_EARLY + 2
 
 
 def test_what_nobody_has_read_when_the_link_ends_is_not_done(clock: list[Bolt]) -> None:

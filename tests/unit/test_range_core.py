@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from flowctl.core.events import TargetWentDown
 from flowctl.core.joined import Beat
@@ -440,6 +441,10 @@ def test_who_is_gone_says_nothing_that_counts() -> None:
         assert ranges.core.on_split(answer, now_s=ranges.clock()) is AckOutcome.UNKNOWN
     assert ranges.state == PartitionCheckpoint()
     assert ranges.core.counters.unknown == 6
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    never_sent = replace(e, tuple_id=e.tuple_id + 1)
+    assert ranges.did(never_sent, 0, 100) is AckOutcome.UNKNOWN
 
 
 def test_records_that_process_left_out_are_counted_beside_what_is_done() -> None:

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
-from flowctl.errors import SourceError
+from flowctl.core.records import (
+    Ack,
+    AckedRange,
+    AckOutcome,
+    Checkpoint,
+    PartitionCheckpoint,
+    Record,
+)
+from flowctl.errors import InternalError, SourceError
 from tests.range_driver import MB, Ranges
 
 
@@ -103,3 +110,16 @@ def test_a_source_grows_no_more_when_none_of_its_partitions_does() -> None:
     assert not ranges.core.intake.is_final
     ranges.core.offer_extents({"q": Extent(0, 20)})
     assert ranges.core.intake.is_final
+
+
+def test_records_by_value_are_none_of_its_business() -> None:
+    core = Ranges("a").core
+    record = Record(1, "x")
+    with pytest.raises(InternalError, match="records were offered"):
+        core.offer("p", [record], now_s=0.0)
+    with pytest.raises(InternalError, match="a record was offered"):
+        core.set_aside("p", record, reason="", now_s=0.0)
+    with pytest.raises(InternalError, match="not handed over"):
+        _ = core.handover
+    ack = Ack(bolt="a", epoch=1, tuple_id=1, attempt=1, wait_s=0.0, service_s=0.1, idle_total_s=0.0)
+    assert core.on_ack(ack, now_s=0.0) is AckOutcome.UNKNOWN
