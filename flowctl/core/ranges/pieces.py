@@ -94,6 +94,9 @@ class Positions(Sequence[Record]):
                 yield Record(position, None)
 
 
+_NO_SEQ = 0  # positions are numbers themselves: nobody counts records
+
+
 class RangeCut(Cut, gc=False, eq=False):
     """What a tuple by reference holds: ``pieces`` of one partition, in place of records.
 
@@ -117,7 +120,7 @@ class RangeCut(Cut, gc=False, eq=False):
         """The same with other ``pieces`` of it."""
         return RangeCut(
             self.partition,
-            pieces[0][0] if pieces else 0,
+            _NO_SEQ,
             Positions(pieces),
             0,
             pieces,
@@ -164,4 +167,4 @@ def cut_of(partition: str, pieces: Pieces, identity: str, *, is_splittable: bool
     """Return what a new tuple of these ``pieces``, at least one, holds."""
     bounds = (pieces[0][0], pieces[-1][1])
     records = Positions(pieces)
-    return RangeCut(partition, bounds[0], records, 0, pieces, bounds, identity, is_splittable)
+    return RangeCut(partition, _NO_SEQ, records, 0, pieces, bounds, identity, is_splittable)
