@@ -72,6 +72,7 @@ class Bolt:
     def __init__(self, reader: object) -> None:
         self.now_s = 100.0
         self.frames: list[Any] = []
+        self.sent = 0
         self.learned: list[RangeFail | None] = []
         self.pauses = Pauses()
         self.desk = RangeDesk(
@@ -79,11 +80,14 @@ class Bolt:
             Idleness(1), lambda slot, fail: self.learned.append(fail),
         )  # type: ignore[arg-type]  # fmt: skip
         self.link: Any = SimpleNamespace(
-            ranges=self.desk, calls=Calls(), flush_range=lambda: None, prolong=None
+            ranges=self.desk, calls=Calls(), flush_range=self.flush, prolong=None
         )
         endpoint: Any = SimpleNamespace(job="job", reader=reader)
         welcome: Any = SimpleNamespace(job_epoch=7)
         self.turns = Turns(endpoint, "b1", welcome, self.link, None, pace=Pace())
+
+    def flush(self) -> None:
+        self.sent = len(self.frames)
 
     def take(self, frame: RangeFrame, on_ready: Callable[[], None] = lambda: None) -> RangeTurn:
         self.desk.add([frame])
@@ -205,16 +209,19 @@ def test_all_that_a_bolt_does_is_told_once_and_in_order(
 ) -> None:
     bolt = Bolt(NumberReader(block, every))
     clock[:] = [bolt]
-    steps = cycle(script)
+    steps, reported = cycle(script), 0
     models = []
     for tuple_id, (start, length) in enumerate(extents, 1):
         model = Model(bolt, tuple_id, start, start + length, every)
         with bolt.take(range_frame(tuple_id, start, start + length)) as turn:
             while (batch := turn.next_batch()) is not None:
+                assert bolt.sent >= reported, "what was reported goes out first"
                 step = next(steps)
                 model.call(turn, batch, step)
                 if step.beat:
                     bolt.desk.tell_due(bolt.now_s)
+                reported = len(bolt.frames)
+        assert bolt.sent == len(bolt.frames), "and at its end"
         model.check()
         models.append(model)
     turns = bolt.turns

@@ -445,6 +445,7 @@ def test_who_is_gone_says_nothing_that_counts() -> None:
     (e,) = ranges.emit()
     never_sent = replace(e, tuple_id=e.tuple_id + 1)
     assert ranges.did(never_sent, 0, 100) is AckOutcome.UNKNOWN
+    assert ranges.did(e, 0, 1001) is AckOutcome.UNKNOWN, "it has no such positions"
 
 
 def test_records_that_process_left_out_are_counted_beside_what_is_done() -> None:
@@ -459,6 +460,10 @@ def test_ranges_that_are_saved_before_they_are_done_are_refused_by_name() -> Non
     with pytest.raises(ConfigError, match="can't be processed at most once yet") as caught:
         Ranges("a", settings={"guarantee_mode": "at_most_once"})
     assert caught.value.field == "guarantee.mode"
+
+
+def test_a_sink_is_not_guarded_by_the_times_of_parts_of_ranges() -> None:
+    assert Ranges("a").core.guard is None
 
 
 def test_to_wait_for_the_source_is_work_of_the_one_who_waits() -> None:
