@@ -90,7 +90,7 @@ def _slots(node: ast.AST) -> Iterator[Slot]:
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if isinstance(child, ast.AST) and not (
-                _is_told(child) or _is_type(node, index) or _is_assertion(child)
+                _is_told(child) or _is_type(node, index) or _is_beside(child)
             ):
                 yield node, field, index
                 yield from _slots(child)
@@ -111,9 +111,9 @@ def _is_type(node: ast.AST, index: int | None) -> bool:
     return index == 1 and isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
 
 
-def _is_assertion(node: ast.AST) -> bool:
-    """``strict`` of ``zip``: that both are as long is so, or it would be a defect."""
-    return isinstance(node, ast.keyword) and node.arg == "strict"
+def _is_beside(node: ast.AST) -> bool:
+    """``strict`` of ``zip``: both are as long, or it would be a defect; where a warning points."""
+    return isinstance(node, ast.keyword) and node.arg in ("strict", "stacklevel")
 
 
 def _at(slot: Slot) -> Any:

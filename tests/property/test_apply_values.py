@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+import pandas
 import pyarrow
 import pytest
 from hypothesis import given, settings
@@ -153,6 +154,12 @@ def test_what_fits_is_accepted(column: tuple[Any, list[Any]]) -> None:
             True,
         ),
         (pyarrow.date32(), AT, True),
+        (pyarrow.map_(pyarrow.string(), pyarrow.int64()), pyarrow.int64(), False),
+        (pyarrow.int64(), pyarrow.map_(pyarrow.string(), pyarrow.int64()), False),
+        (pyarrow.struct([("a", pyarrow.int64())]), pyarrow.int64(), False),
+        (pyarrow.int64(), pyarrow.struct([("a", pyarrow.int64())]), False),
+        (pyarrow.list_(pyarrow.int64()), pyarrow.int64(), False),
+        (pyarrow.int64(), pyarrow.list_(pyarrow.int64()), False),
     ],
     ids=str,
 )
@@ -191,3 +198,10 @@ def test_rows_of_another_shape_are_named() -> None:
     ):
         with pytest.raises(UnrunnableError, match=said):
             table_of(made, schema)
+
+
+def test_moments_of_pandas_and_of_python_may_stand_in_one_column() -> None:
+    rows = [(pandas.Timestamp(NOW),), (NOW,), (None,)]
+    assert table_of(rows, schema_of(AT))["x"].to_pylist() == [NOW, NOW, None]
+    with pytest.raises(ValueError, match="nanoseconds"):
+        table_of([*rows, (pandas.Timestamp(1, tz="UTC"),)], schema_of(AT))

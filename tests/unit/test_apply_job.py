@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import linecache
 import pickle
@@ -28,6 +29,7 @@ from flowctl_apply import _row_writer
 from flowctl_apply._job import Applied, Input, Job
 from flowctl_apply._merging import shares_of
 from flowctl_apply._noted import Noted
+from flowctl_apply._places import LocalPlace
 from flowctl_apply._results import ResultFile, Results, prefix_of
 from flowctl_apply._unnamed import Unnamed
 from flowctl_apply._uses import fingerprint
@@ -249,6 +251,32 @@ def test_results_of_an_earlier_function_can_be_kept(tmp_path: Path) -> None:
     assert rows_of(driver.finish(10)) == EVEN[:3]
 
 
+def test_files_that_were_added_are_read_from_now_on(tmp_path: Path) -> None:
+    job(tmp_path).begin(GIVEN)
+    more = Input("more", ["in.parquet", "two.parquet"], marks={"two.parquet": "10 7"})
+    grown = job(tmp_path, keep_results=True).begin(more)
+    assert (grown.paths, grown.source) == (["in.parquet", "two.parquet"], "more")
+    assert job(tmp_path).results.description() == grown
+    assert grown.marks == {"two.parquet": "10 7"}
+    assert not grown.is_mixed
+
+
+@pytest.mark.parametrize("paths", [[], ["in.parquet"]], ids=["a DataFrame", "files"])
+def test_a_job_that_has_a_copy_goes_on_with_it_and_says_so(
+    tmp_path: Path, paths: list[str]
+) -> None:
+    def write(url: str) -> None:
+        directory = Path(url.removeprefix("file://"))
+        directory.mkdir(parents=True)
+        pyarrow.parquet.write_table(pyarrow.table({"x": [1]}), directory / "part.parquet")
+
+    begun = job(tmp_path).begin(Input("rows", write=write))
+    with pytest.warns(RuntimeWarning, match="goes on with the copy"):
+        again = job(tmp_path, keep_results=True).begin(Input("others", paths))
+    assert again == begun
+    assert job(tmp_path, keep_results=True).begin(Input("rows", paths)) == begun, "no word"
+
+
 def test_functions_are_told_apart_by_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
     # Python 3.13 keeps the source of a program that is given by -c under the name of all of them.
     lines = [f"line {n}\n" for n in range(9)]
@@ -443,7 +471,46 @@ def test_each_file_of_the_result_must_be_there_as_it_was_written(
         driver.finish(6)
 
 
+def test_names_of_files_are_plain_and_short_whatever_the_job_is_called() -> None:
+    odd, long = prefix_of("täglich/é v1"), prefix_of("x" * 500)
+    assert odd.startswith("part-t_glich___v1-") and len(long) < 100
+    assert prefix_of("a/b") != prefix_of("a b"), "though they look alike"
+
+
+def test_a_file_whose_name_says_of_no_driver_is_of_none_that_lives(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    Driver(here)
+    odd = tmp_path / f"{prefix_of('scores')}odd.parquet"
+    odd.write_bytes(b"")
+    assert [file.name for file in here.results.leftovers().files] == [odd.name]
+
+
 # -- on a worker -------------------------------------------------------------------------------
+
+
+def test_a_worker_looks_once_whether_it_sees_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = job(tmp_path)
+    process = here.process(here.begin(GIVEN))
+    asked: list[str] = []
+    get = LocalPlace.get
+    monkeypatch.setattr(LocalPlace, "get", lambda self, name: asked.append(name) or get(self, name))
+    for start in (0, 2, 4):
+        process(batch(start, start + 2))
+    assert len(asked) == 1
+
+
+def test_a_coroutine_function_writes_its_rows_too(tmp_path: Path) -> None:
+    async def slowly(rows: Batch) -> list[tuple[int, str]]:
+        await asyncio.sleep(0)
+        return score(rows)
+
+    here = job(tmp_path, slowly)
+    process = here.process(here.begin(GIVEN))
+    receipt = asyncio.run(process(batch(0, 4)))  # type: ignore[arg-type]
+    file = msgspec.json.decode(receipt, type=ResultFile)
+    assert pyarrow.parquet.read_table(tmp_path / file.file).to_pylist() == EVEN[:2]
 
 
 def test_a_worker_that_sees_another_directory_ends_the_run(tmp_path: Path) -> None:

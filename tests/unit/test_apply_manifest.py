@@ -69,6 +69,11 @@ def test_of_two_that_put_a_new_file_one_succeeds(
     assert place.names("a") == [("a/b", 5), ("a/c", 3)], "no temporary file is left"
 
 
+def test_a_file_has_a_path_of_its_own(place: Place, tmp_path: Path) -> None:
+    assert place.own_path("a/b").removeprefix("file://") == str(tmp_path / "out" / "a" / "b")
+    assert place.path("a/b") == f"file://{tmp_path}/out/a/b"
+
+
 def test_a_place_travels_to_workers(place: Place) -> None:
     place.put("x", b"1")
     assert loads(dumps(place)).get("x") == b"1"

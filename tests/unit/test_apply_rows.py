@@ -192,6 +192,10 @@ STRUCT = pyarrow.struct([("a", pyarrow.int64()), ("b", pyarrow.string())])
         (pyarrow.date32(), 20_454, "number.*, not"),
         (pyarrow.list_(AT), [1_767_268_800], "number.*, not"),
         (AT, pandas.Timestamp(1), "nanoseconds"),
+        (pyarrow.list_(pyarrow.string()), "abc", "a text, not a list"),
+        (pyarrow.large_list(pyarrow.string()), "abc", "a text, not a list"),
+        (pyarrow.list_(pyarrow.int64()), b"abc", "bytes, not a list"),
+        (pyarrow.list_(pyarrow.list_(pyarrow.string())), ["abc"], "a text, not a list"),
     ],
 )
 @pytest.mark.parametrize("form", ["rows", "pandas"])

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
+from flowctl.bolts.batch import Batch
 from flowctl.errors import ConfigError, InfrastructureError, InternalError
+from flowctl_apply import apply_parquet
 from flowctl_apply._delta import DeltaAppend
 from flowctl_apply._places import LocalPlace
 from flowctl_apply._results import Description, Finished, ResultFile, Results, prefix_of
@@ -38,6 +43,7 @@ class Table:
         self.files: list[Any] = []
         self.transactions: dict[str, int] = {}
         self.fault: Exception | None = None
+        self.wanted: list[Field] = []  # in place of what a schema of Arrow's says
 
     def schema(self) -> Any:
         return SimpleNamespace(fields=self.fields)
@@ -80,7 +86,9 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     table = Table()
     opened = SimpleNamespace(create=lambda url, wanted, mode: table)
     library = SimpleNamespace(
-        Schema=SimpleNamespace(from_arrow=lambda fields: SimpleNamespace(fields=fields)),
+        Schema=SimpleNamespace(
+            from_arrow=lambda fields: SimpleNamespace(fields=table.wanted or fields)
+        ),
         DeltaTable=type(
             "DeltaTable", (), {"__new__": lambda *_: table, "create": staticmethod(opened.create)}
         ),
@@ -191,6 +199,7 @@ def test_the_files_of_a_job_are_added_in_one_commit_and_once(table: Table, tmp_p
         assert [(a.path, a.size) for a in table.files] == [(f.file, f.bytes) for f in files]
     assert [json.loads(a.stats) for a in table.files] == [{"numRecords": 5}, {"numRecords": 6}]
     assert all(a.data_change and a.partition_values == {} for a in table.files)
+    assert all(abs(time.time() - a.modified_ms / 1000) < 86_400 for a in table.files)
     assert table.transactions == {"flowctl:labels:r1": 1}
 
 
@@ -210,3 +219,28 @@ def test_what_the_library_raises_is_told_with_where(table: Table, tmp_path: Path
     table.fields = None  # type: ignore[assignment]
     with pytest.raises(InfrastructureError, match="Delta table at"):
         append_at(tmp_path).prepare()
+
+
+def test_a_job_with_a_mode_adds_its_rows_to_the_table_once(table: Table, tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"n": range(10)}), tmp_path / "in.parquet")
+    schema = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])
+    table.wanted = [Field("id"), Field("label", "string")]
+    for was_done in (False, True):
+        done = apply_parquet(
+            tmp_path / "in.parquet", label, schema=schema, name="labels", out=tmp_path / "table",
+            mode="append", bolts=1, view="off",
+        )  # fmt: skip
+        assert (done.rows, done.was_done) == (10, was_done)
+        assert sum(json.loads(action.stats)["numRecords"] for action in table.files) == 10
+
+
+def label(batch: Batch) -> list[tuple[int, str]]:
+    return [(record.value["n"], "x") for record in batch]
+
+
+@pytest.mark.parametrize("paths", [[], "", ["a", ""]])
+def test_a_path_that_is_none_is_named(tmp_path: Path, paths: Any) -> None:
+    with pytest.raises(ConfigError, match="no path given") as caught:
+        apply_parquet(paths, label, schema=pyarrow.schema([("n", pyarrow.int64())]), name="labels",
+                      out=tmp_path)  # fmt: skip
+    assert caught.value.field == "paths"

@@ -7,6 +7,7 @@ returned as if this one had made it; what differs is named.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 import threading
 import types
@@ -187,6 +188,31 @@ def test_a_lambda_that_fills_a_list_does_not_depend_on_it() -> None:
     before = uses_of(calls[0])
     calls[0]([1])
     assert uses_of(calls[0]) == before
+
+
+def kept_in(**functions: Any) -> Any:
+    return functions["fn"]
+
+
+def test_a_lambda_whose_line_alone_is_no_program_is_looked_at_too() -> None:
+    seen: list[int] = []
+    known = [1]
+    fills = kept_in(first=1,
+        fn=lambda batch: seen.append(len(batch)))  # fmt: skip
+    reads = kept_in(first=1,
+        fn=lambda batch: known * len(batch))  # fmt: skip
+    before = uses_of(fills), uses_of(reads)
+    seen.append(2)
+    known.append(2)
+    assert uses_of(fills) == before[0]
+    assert uses_of(reads) != before[1]
+
+
+def test_of_objects_of_packages_only_the_type_is_known() -> None:
+    assert changed(with_cell(logging.Logger("a")), with_cell(logging.Logger("b"))) == []
+    assert changed(with_cell(logging.Logger("a")), with_cell(logging.Handler())) == [
+        "variable 'value'"
+    ]
 
 
 @dataclass(frozen=True)

@@ -525,3 +525,18 @@ def test_a_rule_that_is_none_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         paced("t", classify=5)  # type: ignore[arg-type]
     assert caught.value.field == "classify"
+
+
+def test_what_is_left_to_others_is_left_of_a_budget_too() -> None:
+    assert paced("t", budget=100.0, leave=0.25).settings.rate == 75.0
+    assert paced("t", leave=0.25).settings.rate == float("inf")
+
+
+def test_a_call_tells_what_it_costs() -> None:
+    with paced("t", cost=3) as call:
+        assert call.cost == 3
+        call.cost = 5.5
+        assert call.cost == 5.5
+        with pytest.raises(ConfigError, match="greater than 0"):
+            call.cost = 0
+        assert call.cost == 5.5
