@@ -22,7 +22,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.messages import Receipts
 from flowctl.core.records import Checkpoint, Record, Span
-from flowctl.errors import ConfigError, InternalError, UnrunnableError
+from flowctl.errors import ConfigError, InfrastructureError, InternalError, UnrunnableError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply import _row_writer
@@ -249,6 +249,39 @@ def test_results_of_an_earlier_function_can_be_kept(tmp_path: Path) -> None:
     driver = Driver(here)
     driver.do(6, 10)
     assert rows_of(driver.finish(10)) == EVEN[:3]
+
+
+def test_a_value_that_is_used_no_more_or_anew_is_another_one(tmp_path: Path) -> None:
+    begun = job(tmp_path).begin(GIVEN)
+    uses = dict(begun.uses or {})
+    for changed in ({**uses, "variable 'gone'": "a"}, {k: v for k, v in uses.items() if not k}):
+        job(tmp_path).results.describe(msgspec.structs.replace(begun, uses=changed))
+        if changed == uses:
+            continue
+        with pytest.raises(ConfigError, match="was begun with another"):
+            job(tmp_path).done(GIVEN)
+    job(tmp_path).results.describe(msgspec.structs.replace(begun, uses=None))
+    assert job(tmp_path).done(GIVEN) is None, "of an older version"
+
+
+def test_what_another_driver_has_ended_is_the_result_of_one_that_failed(tmp_path: Path) -> None:
+    driver = Driver(job(tmp_path))
+    driver.do(0, 4)
+    assert driver.job.ended_by_another(GIVEN, driver.store) is None
+    applied = driver.finish(4)
+    assert driver.job.ended_by_another(GIVEN, driver.store) == applied
+
+
+def test_a_place_that_cannot_be_read_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> bytes:
+        raise OSError("no route\nand more of it")
+
+    results = job(tmp_path).results
+    monkeypatch.setattr(LocalPlace, "get", away)
+    with pytest.raises(InfrastructureError, match=r"can't be read or written: no route\."):
+        results.description()
 
 
 def test_files_that_were_added_are_read_from_now_on(tmp_path: Path) -> None:
@@ -518,8 +551,9 @@ def test_a_worker_that_sees_another_directory_ends_the_run(tmp_path: Path) -> No
     process = here.process(here.begin(GIVEN))
     (description,) = tmp_path.rglob("job.json")
     description.unlink()
-    with pytest.raises(UnrunnableError, match=r"out: .* is not what the driver sees"):
+    with pytest.raises(UnrunnableError, match=r"out: .* is not what the driver sees") as caught:
         process(batch(0, 2))
+    assert "workers mount" in caught.value.remedy
     assert not list(tmp_path.rglob("*.parquet"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from pickle import dumps, loads
@@ -72,6 +73,18 @@ def test_of_two_that_put_a_new_file_one_succeeds(
 def test_a_file_has_a_path_of_its_own(place: Place, tmp_path: Path) -> None:
     assert place.own_path("a/b").removeprefix("file://") == str(tmp_path / "out" / "a" / "b")
     assert place.path("a/b") == f"file://{tmp_path}/out/a/b"
+
+
+def test_what_is_put_survives_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file first, and then the directory that names it."""
+    kinds: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: kinds.append(stat.S_ISDIR(os.fstat(fd).st_mode)))
+    place = LocalPlace(str(tmp_path))
+    place.put("a/b", b"1")
+    assert place.put_new("a/c", b"2")
+    assert kinds == [False, True] * 2
 
 
 def test_a_place_travels_to_workers(place: Place) -> None:

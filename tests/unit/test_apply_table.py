@@ -17,6 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from flowctl.bolts.batch import Batch
+from flowctl.bolts.local import LocalBolts
 from flowctl.errors import ConfigError, InfrastructureError, InternalError
 from flowctl_apply import apply_parquet
 from flowctl_apply._delta import DeltaAppend
@@ -244,3 +245,17 @@ def test_a_path_that_is_none_is_named(tmp_path: Path, paths: Any) -> None:
         apply_parquet(paths, label, schema=pyarrow.schema([("n", pyarrow.int64())]), name="labels",
                       out=tmp_path)  # fmt: skip
     assert caught.value.field == "paths"
+
+
+def test_bolts_may_be_the_callers_own(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"n": range(10)}), tmp_path / "in.parquet")
+    schema = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])
+    made: list[LocalBolts] = []
+
+    def bolts(process: Any) -> LocalBolts:
+        made.append(LocalBolts(process, count=1))
+        return made[-1]
+
+    done = apply_parquet(tmp_path / "in.parquet", label, schema=schema, name="labels",
+                         out=tmp_path / "out", bolts=bolts, view="off")  # fmt: skip
+    assert (done.rows, len(made)) == (10, 1)

@@ -6,6 +6,7 @@ returned as if this one had made it; what differs is named.
 
 from __future__ import annotations
 
+import enum
 import functools
 import logging
 import sys
@@ -221,6 +222,17 @@ class Options:
     labels: tuple[str, ...] = ("a", "b")
 
 
+@dataclass
+class Slotted:
+    __slots__ = ("model",)
+    model: str
+
+
+class Size(enum.Enum):
+    SMALL = 1
+    LARGE = 2
+
+
 def with_cell(value: Any) -> Callable[[Batch], Any]:
     def fn(batch: Batch) -> Any:
         return [value for _ in batch]
@@ -259,6 +271,8 @@ class Scorer:
         (Options("small"), Options("large")),
         (Options("small"), replace(Options("small"), labels=("a",))),
         (types.SimpleNamespace(model="a"), types.SimpleNamespace(model="b")),
+        (Size.SMALL, Size.LARGE),
+        (Slotted("a"), Slotted("b")),
     ],
 )
 def test_values_of_a_closure_are_told_apart(one: Any, two: Any) -> None:
