@@ -146,6 +146,21 @@ def test_a_connection_that_is_open_is_called_again(naps: list[float]) -> None:
     assert len(naps) == 4
 
 
+def test_a_connection_that_is_not_open_is_not_called_again(naps: list[float]) -> None:
+    """As pymysql's says it."""
+
+    class Open:
+        open = True
+
+        def insert(self) -> None:
+            self.open = False
+            raise ConnectionResetError("the server closed the connection")
+
+    with pytest.raises(ConnectionResetError), paced("t") as call:
+        call.run(Open().insert)
+    assert naps == []
+
+
 @pytest.mark.parametrize("closed", [1, 2])  # psycopg2's: closed, and lost
 def test_a_number_may_say_that_a_connection_is_closed(naps: list[float], closed: int) -> None:
     class Numbered(Connection):

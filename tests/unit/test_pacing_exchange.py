@@ -460,6 +460,15 @@ def test_without_redis_it_goes_on_with_what_it_had_and_says_so_once(
     assert 0 < server.leased <= 6
 
 
+def test_who_never_had_a_lease_begins_alone_with_one_call(server: Server) -> None:
+    """Of others, who may use all of the limit, nothing is known."""
+    server.is_away = True
+    worker = Worker(server)
+    turns([worker], 0.5)
+    assert worker.gate.permits == 1
+    assert worker.source.known() == (1, "learned before", False)
+
+
 @pytest.mark.parametrize("seed", [None, 1])
 def test_an_emptied_server_doubles_what_is_under_way_at_most_and_for_one_call(
     server: Server, seed: int | None
