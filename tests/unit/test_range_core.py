@@ -309,6 +309,7 @@ def test_a_source_that_cannot_be_read_ends_the_run_and_is_no_dead_letter() -> No
     for expected in (AckOutcome.FAILED, AckOutcome.GAVE_UP):
         outcome = ranges.failed(e, 0, 1000, records=0, is_read_error=True, is_data_error=True)
         assert outcome is expected
+        assert (ranges.core.gave_up is not None) is (expected is AckOutcome.GAVE_UP)
         ranges.wait(20.0, "a")
         e = next(iter(ranges.emit()), e)
     assert ranges.core.gave_up is not None
