@@ -274,6 +274,17 @@ def test_sections_take_no_row_away_and_number_them_all(count: int) -> None:
     assert last_of_each == list(range(len(last_of_each))), "a section ends where nothing is left"
 
 
+def test_only_rows_of_the_section_that_is_given_out_have_a_place() -> None:
+    """Of another one the mark is not known: a row would get the name of another."""
+    sections = Sections(iter(range(200)))
+    for number, _ in enumerate(sections):
+        first, last = (0, 127) if number < 128 else (128, 199)
+        assert sections.place(first)[2] == first and sections.place(last)[2] == last
+        for other in (first - 1, last + 1):
+            with pytest.raises(ValueError, match="not in this section"):
+                sections.place(other)
+
+
 def test_sections_grow_so_that_a_ledger_stays_small_and_end_where_memory_would() -> None:
     ends = []
     sections = Sections(iter(range(80_000)))
