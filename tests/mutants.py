@@ -5,11 +5,14 @@ out, a value that is returned), runs the tests that reach the line, and says whi
 noticed: such a survivor needs a test, or the statement is needed by nobody, or the change changes
 nothing.  The latter stand in ``mutants_equivalent.tsv``, with the reason.
 
-One process imports the code and the tests and learns which test reaches which line.  A mutant is a
-fork of it that replaces the code of the live functions, so no file is ever changed and a mutant
-takes a fraction of a second.  One that takes far longer than its tests did has been noticed: it
-hangs.  The well-kept tools (mutmut, cosmic-ray) run a new pytest for each mutant or write a changed
-copy of the sources, which takes seconds each here.
+One process imports the code and the tests and learns which test reaches which line
+(``tests/reach.py``; the next run remembers).  A mutant is a fork of it that replaces the code of
+the live functions, so no file is ever changed and a mutant takes a fraction of a second.  Those
+tests run first that notice most in a second.  If one takes far longer than it did, the mutant
+hangs, which is noticed too.  Where a mutant has more tests than ``--tests-seconds`` hold and those
+that run notice nothing, it is not known whether one would; this is counted apart.  The well-kept
+tools (mutmut, cosmic-ray) run a new pytest for each mutant or write a changed copy of the sources,
+which takes seconds each here.
 
 Only what runs in functions is changed: neither constants of modules (measured, not tested) nor what
 is logged nor the text of an error.  Only tests in unit, property and contract that are not marked
@@ -24,23 +27,31 @@ import collections
 import contextlib
 import gc
 import os
-import pickle
 import random
-import resource
 import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
-from typing import Any, Final, NamedTuple
+from types import CodeType, FunctionType
+from typing import Final
 
 import pytest
 
 from tests.mutations import Mutant, edits, mutants
+from tests.reach import (
+    HUNG,
+    KILLED,
+    NOT_POSSIBLE,
+    SURVIVED,
+    TIMES,
+    Reach,
+    ended_after,
+    fork,
+    passes,
+)
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 EQUIVALENT: Final = Path(__file__).with_name("mutants_equivalent.tsv")
@@ -63,14 +74,23 @@ ALSO: Final = {
     ),
 }
 
-TESTS_S: Final = 45.0  # the tests of one mutant, the fastest first, take so long at most
-MEMORY_BYTES: Final = 8 << 30  # a loop that no longer ends must not take the machine's
-SURVIVED, KILLED, NOT_POSSIBLE = 0, 1, 3
-
 # How a mutant is put into a process that has imported its file.
 
 
-def put_in(mutant: Mutant, root: Path) -> bool:
+Live = dict[str, list[FunctionType]]  # by the path of their file
+
+
+def _live_functions() -> Live:
+    gc.unfreeze()  # what is frozen is not listed
+    found: Live = collections.defaultdict(list)
+    for function in gc.get_objects():
+        if type(function) is FunctionType:
+            found[function.__code__.co_filename].append(function)
+    gc.freeze()
+    return found
+
+
+def put_in(mutant: Mutant, root: Path, live: Live) -> bool:
     """Replace the code of the live functions; False if this change can't be made there."""
     path = root / mutant.file
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -82,7 +102,7 @@ def put_in(mutant: Mutant, root: Path) -> bool:
     except SyntaxError:
         return False
     changed = {key: after[key] for key, code in before.items() if after.get(key, code) != code}
-    return _replace(str(path), changed)
+    return _replace(live[str(path)], changed)
 
 
 def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
@@ -92,112 +112,32 @@ def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
             yield from _codes(const)
 
 
-def _replace(path: str, changed: dict[tuple[str, int], CodeType]) -> bool:
-    gc.unfreeze()  # what is frozen is not listed
+def _replace(functions: list[FunctionType], changed: dict[tuple[str, int], CodeType]) -> bool:
     is_replaced = False
-    for function in gc.get_objects():
-        if type(function) is FunctionType and function.__code__.co_filename == path:
-            old = function.__code__
-            new = changed.get((old.co_qualname, old.co_firstlineno))
-            if new is not None:
-                if new.co_freevars != old.co_freevars:
-                    return False
-                function.__code__ = new
-                is_replaced = True
+    for function in functions:
+        old = function.__code__
+        new = changed.get((old.co_qualname, old.co_firstlineno))
+        if new is not None:
+            if new.co_freevars != old.co_freevars:
+                return False
+            function.__code__ = new
+            is_replaced = True
     return is_replaced
-
-
-# How tests run, in a fork of the process that has collected them.
-
-
-class Reach(NamedTuple):
-    """What the tests reach, and how long each took, by its place among the collected tests."""
-
-    lines: dict[int, set[tuple[str, int]]]
-    took_s: dict[int, float]
-
-
-def _fork(work: Callable[[], int], folder: Path) -> int:
-    """Run ``work`` in a process of its own, leader of its group; return its id."""
-    process = os.fork()
-    if process:
-        return process
-    code = NOT_POSSIBLE
-    try:
-        os.setsid()
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        folder.mkdir(parents=True, exist_ok=True)
-        code = work()
-    finally:
-        os._exit(code)
-
-
-def _passes(item: pytest.Item, folder: Path) -> bool:
-    factory: Any = item.config._tmp_path_factory  # type: ignore[attr-defined]
-    factory._given_basetemp = folder / "tests"
-    reports: list[pytest.TestReport] = []
-
-    class Listening:
-        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            reports.append(report)
-
-    listening = Listening()
-    item.config.pluginmanager.register(listening)
-    try:
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-    finally:
-        item.config.pluginmanager.unregister(listening)
-    return not any(report.failed for report in reports)
-
-
-def _learn(items: list[pytest.Item], files: set[str], folder: Path) -> int:
-    """Run all tests once; write what each reaches."""
-    reach = Reach({}, {})
-    for place, item in enumerate(items):
-        seen: set[tuple[str, int]] = set()
-
-        def local(frame: FrameType, event: str, _: Any, seen: Any = seen) -> Any:
-            seen.add((frame.f_code.co_filename, frame.f_lineno))
-            return local
-
-        def tracer(frame: FrameType, event: str, _: Any, local: Any = local) -> Any:
-            return local(frame, event, None) if frame.f_code.co_filename in files else None
-
-        began_s = time.perf_counter()
-        threading.settrace(tracer)
-        sys.settrace(tracer)
-        try:
-            is_passed = _passes(item, folder)
-        finally:
-            sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
-        if is_passed:
-            reach.lines[place] = seen
-            reach.took_s[place] = time.perf_counter() - began_s
-    (folder / "reach").write_bytes(pickle.dumps(reach))
-    return SURVIVED
 
 
 class Judging:
     """A pytest plugin that runs mutants in place of the tests."""
 
-    def __init__(self, wanted: list[Mutant], options: argparse.Namespace, root: Path) -> None:
-        self.survivors: list[Mutant] = []
-        self.unreached: list[Mutant] = []
-        self.hung: list[Mutant] = []
-        self.killed = 0
-        self.not_possible = 0
-        self.began_s = time.monotonic()
-        self._wanted = wanted
-        self._root = root
-        self._seconds, self._until_s = options.seconds, 0.0
-        self._jobs, self._hang_s = options.jobs, options.hang
+    def __init__(self, wanted: list[Mutant], reach: Reach, options: argparse.Namespace) -> None:
+        self.found: collections.Counter[str] = collections.Counter()
+        self.names: dict[str, list[str]] = collections.defaultdict(list)
+        self.took_s = 0.0
+        self._wanted = collections.deque(wanted)
+        self._reach = reach
+        self._options = options
         self._out = os.fdopen(os.dup(1), "w", buffering=1)  # pytest's own output goes nowhere
         self._folder = Path(tempfile.mkdtemp(prefix="flowctl-mutants-"))
-        self._killers: collections.Counter[int] = collections.Counter()
+        self._running: dict[int, tuple[Mutant, list[str], int]] = {}
 
     def pytest_collection(self) -> None:
         """Examples are the same for each mutant, and a failing one is not made smaller."""
@@ -210,99 +150,107 @@ class Judging:
         settings.load_profile("mutants")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        items = session.items
-        files = {str(self._root / mutant.file) for mutant in self._wanted}
         try:
-            reach = self._reach(items, files)
-            self.began_s = time.monotonic()
-            self._until_s = self.began_s + self._seconds
-            self._judge_all(items, reach)
+            with contextlib.suppress(KeyboardInterrupt):  # what is known so far is told
+                self._learn(session.items)
+                self._judge_all({item.nodeid: item for item in session.items})
         finally:
+            for process in self._running:
+                _kill(process)
+                os.waitpid(process, 0)
+            self._reach.keep()
             shutil.rmtree(self._folder, ignore_errors=True)
         return True
 
-    def _reach(self, items: list[pytest.Item], files: set[str]) -> Reach:
-        process = _fork(lambda: _learn(items, files, self._folder), self._folder)
-        os.waitpid(process, 0)
-        reach: Reach = pickle.loads((self._folder / "reach").read_bytes())
-        took_s = sum(reach.took_s.values())
-        print(f"{len(reach.lines)} of {len(items)} tests pass, {took_s:.0f} s", file=self._out)
-        return reach
+    def _learn(self, items: list[pytest.Item]) -> None:
+        began_s = time.monotonic()
+        ran = self._reach.learn(items, self._folder / "learning", self._options.jobs)
+        tests_s = sum(each.took_s for each in self._reach.tests.values())
+        print(
+            f"{len(self._reach.tests)} of {len(items)} tests pass, in {tests_s:.0f} s "
+            f"({ran} learned in {time.monotonic() - began_s:.0f} s)",
+            file=self._out,
+        )
 
-    def _judge_all(self, items: list[pytest.Item], reach: Reach) -> None:
-        running: dict[int, tuple[Mutant, float, Path]] = {}
-        waiting = collections.deque(self._wanted)
-        while running or (waiting and time.monotonic() < self._until_s):
-            while waiting and len(running) < self._jobs and time.monotonic() < self._until_s:
-                self._start(waiting.popleft(), items, reach, running)
-            self._collect(running)
+    def _judge_all(self, items: dict[str, pytest.Item]) -> None:
+        live = _live_functions()
+        began_s = time.monotonic()
+        until_s = began_s + self._options.seconds
+        while self._running or (self._wanted and time.monotonic() < until_s):
+            is_late = time.monotonic() >= until_s
+            while self._wanted and not is_late and len(self._running) < self._options.jobs:
+                self._start(self._wanted.popleft(), items, live)
+            self._collect()
             time.sleep(0.005)
+            self.took_s = time.monotonic() - began_s
 
-    def _start(self, mutant: Mutant, items: Any, reach: Reach, running: Any) -> None:
-        tests = self._tests_of(mutant, reach)
-        if not tests:
-            self.unreached.append(mutant)
+    def _start(self, mutant: Mutant, items: dict[str, pytest.Item], live: Live) -> None:
+        found = self._reach.tests_of(mutant.file, mutant.line, mutant.end)
+        if not found:
+            self._say("no test reaches", mutant)
             return
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        took_s = sum(reach.took_s[place] for place in tests)
+        tests = self._affordable(found)
+        folder = self._folder_of(mutant)
 
         def work() -> int:
-            if not put_in(mutant, self._root):
+            if not put_in(mutant, Path.cwd(), live):
                 return NOT_POSSIBLE
-            for place in tests:
-                if not _passes(items[place], folder):
-                    (folder / "killer").write_text(str(place), encoding="utf-8")
-                    return KILLED
+            for count, test in enumerate(tests, 1):
+                (folder / "ran").write_text(str(count), encoding="utf-8")
+                with ended_after(self._options.hang + TIMES * self._reach.tests[test].took_s):
+                    if not passes(items[test], folder):
+                        return KILLED
             return SURVIVED
 
-        deadline_s = time.monotonic() + self._hang_s + 4 * took_s
-        running[_fork(work, folder)] = (mutant, deadline_s, folder)
+        self._running[fork(work, folder)] = (mutant, tests, len(found) - len(tests))
 
-    def _tests_of(self, mutant: Mutant, reach: Reach) -> list[int]:
-        """The tests that reach it: what killed others first, then the fastest."""
-        path = str(self._root / mutant.file)
-        lines = {(path, line) for line in range(mutant.line, mutant.end + 1)}
-        found = [place for place, seen in reach.lines.items() if lines & seen]
-        found.sort(
-            key=lambda place: (-self._killers[place] / reach.took_s[place], reach.took_s[place])
-        )
-        kept, took_s = [], 0.0
-        for place in found:
-            took_s += reach.took_s[place]
-            if kept and took_s > TESTS_S:
-                break
-            kept.append(place)
+    def _affordable(self, tests: list[str]) -> list[str]:
+        """As many of the tests as ``--tests-seconds`` hold, at least one."""
+        kept, left_s = [], self._options.tests_seconds
+        for test in tests:
+            left_s -= self._reach.tests[test].took_s
+            if left_s >= 0 or not kept:
+                kept.append(test)
         return kept
 
-    def _collect(self, running: dict[int, Any]) -> None:
-        for process, (mutant, deadline_s, folder) in list(running.items()):
+    def _collect(self) -> None:
+        for process in list(self._running):
             ended, status = os.waitpid(process, os.WNOHANG)
-            if not ended and time.monotonic() < deadline_s:
-                continue
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process, signal.SIGKILL)
-            if not ended:
-                os.waitpid(process, 0)
-                self.hung.append(mutant)
-                self.killed += 1
-            else:
-                self._judge(mutant, os.waitstatus_to_exitcode(status), folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            del running[process]
+            if ended:
+                _kill(process)  # what it has started
+                mutant, tests, left_out = self._running.pop(process)
+                self._judge(mutant, os.waitstatus_to_exitcode(status), tests, left_out)
 
-    def _judge(self, mutant: Mutant, code: int, folder: Path) -> None:
-        if code == SURVIVED:
-            self.survivors.append(mutant)
-        elif code == NOT_POSSIBLE:
-            self.not_possible += 1
-        else:  # also one that ends the process
-            self.killed += 1
-            with contextlib.suppress(FileNotFoundError):
-                self._killers[int((folder / "killer").read_text(encoding="utf-8"))] += 1
+    def _folder_of(self, mutant: Mutant) -> Path:
+        return self._folder / mutant.name.replace("/", ".")
 
-    @property
-    def tried(self) -> int:
-        return self.killed + len(self.survivors) + len(self.unreached)
+    def _judge(self, mutant: Mutant, code: int, tests: list[str], left_out: int) -> None:
+        if code == NOT_POSSIBLE:
+            self.found["not possible"] += 1
+            return
+        folder = self._folder_of(mutant)
+        ran = tests[: int((folder / "ran").read_text(encoding="utf-8"))]
+        shutil.rmtree(folder, ignore_errors=True)
+        self._reach.notices.add(mutant.file, ran, None if code == SURVIVED else ran[-1])
+        if code == HUNG:
+            self._say("hung", mutant)
+        elif code != SURVIVED:  # also one that ends the process
+            self.found["noticed"] += 1
+        elif left_out:
+            self._say("not known", mutant, f", {left_out} tests left out")
+        else:
+            self._say("survived", mutant)
+
+    def _say(self, what: str, mutant: Mutant, more: str = "") -> None:
+        self.found[what] += 1
+        self.names[what].append(mutant.name)
+        text = f"{what}{more}: {mutant.name}  {mutant.kind}\n    {mutant.change}"
+        print(text, file=self._out)
+
+
+def _kill(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
 
 
 # What to change and what to run.
@@ -355,7 +303,7 @@ def equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str], str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Judge the mutants of a part; print the rate and what survives.  Exit code 1 if any does."""
+    """Judge the mutants of a part; print what survives, and the rate.  Exit code 1 if any does."""
     options = _options(arguments)
     root = Path.cwd()
     files = files_of(options.part, root)
@@ -363,7 +311,8 @@ def main(arguments: list[str]) -> int:
         sys.exit(f"{options.part} is neither a part ({', '.join(PARTS)}) nor a file below {root}")
     known = equivalents()
     all_of_it = [each for file in files for each in mutants(file, root)]
-    drawn = [each for each in all_of_it if (each.file, each.change) not in known]
+    fresh = [each for each in all_of_it if (each.file, each.change) not in known]
+    drawn = list(fresh)
     random.Random(options.seed).shuffle(drawn)
     if options.only:
         drawn = [each for each in all_of_it if each.name == options.only]
@@ -375,52 +324,73 @@ def main(arguments: list[str]) -> int:
     tests = options.tests or tests_of(files, root)
     print(f"{options.part}: {len(all_of_it)} mutants, {len(tests)} files of tests", flush=True)
     judging = _run(drawn, tests, options, root)
-    return _tell(judging, options)
+    return _tell(judging, options, len(all_of_it) - len(fresh))
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
-    parser.add_argument("part", help=f"{', '.join(PARTS)}, or a file")
-    parser.add_argument("--seconds", type=float, default=600.0, help="begin no mutant after these")
-    parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn first")
-    parser.add_argument("--count", type=int, default=None, help="so many at most")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="so many at a time")
-    parser.add_argument(
-        "--hang", type=float, default=10.0, help="after these and four times its tests' it hangs"
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants",
+        description="Change one thing at a time in the functions of a part and say which changes "
+        "no test notices. Ctrl-C prints what is known so far.",
+        epilog="Each survivor needs a test, or its statement is needed by nobody, or the change "
+        f"changes nothing: then it stands with its reason in tests/{EQUIVALENT.name}. "
+        "Exit code 1 if there is any.",
     )
-    parser.add_argument("--only", help="the one mutant of this name: replays a survivor")
-    parser.add_argument("--tests", nargs="+", help="files of tests, if not those that import it")
-    parser.add_argument("--list", action="store_true", help="only print what would be tried")
+    parser.add_argument("part", help=f"{', '.join(PARTS)}, or a file such as {PARTS['ranges'][0]}")
+    add = parser.add_argument
+    add("--seconds", type=float, default=600.0, help="begin no mutant after these (%(default)g)")
+    add("--seed", type=int, default=1, help="the order in which mutants are drawn (%(default)s)")
+    add("--count", type=int, help="draw so many mutants at most (all)")
+    add("--jobs", type=int, default=os.cpu_count(), help="run so many at a time (%(default)s)")
+    add(
+        "--tests-seconds", type=float, default=60.0, metavar="SECONDS",
+        help="run so much of a mutant's tests, by what they took before (%(default)g)",
+    )  # fmt: skip
+    add(
+        "--hang", type=float, default=10.0, metavar="SECONDS",
+        help=f"a test that takes these and {TIMES} times what it took hangs (%(default)g)",
+    )  # fmt: skip
+    add("--only", metavar="NAME", help="try the one mutant of this name again")
+    add("--tests", nargs="+", metavar="FILE", help="files of tests (those that import the part)")
+    add("--list", action="store_true", help="only print what would be tried")
     return parser.parse_args(arguments)
 
 
 def _run(drawn: list[Mutant], tests: list[str], options: argparse.Namespace, root: Path) -> Judging:
-    judging = Judging(drawn, options, root)
+    judging = Judging(
+        drawn, Reach(_whole_parts({each.file for each in drawn}, root), root), options
+    )
     quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not spark"]
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
         code = pytest.main([*quiet, *tests], plugins=[judging])
-    if not judging.tried:
+    if not judging.found:
         sys.exit(f"no mutant was tried (pytest: {code}); do these run? pytest {' '.join(tests)}")
     return judging
 
 
-def _tell(judging: Judging, options: argparse.Namespace) -> int:
-    for what, found in (
-        ("survived", judging.survivors),
-        ("no test reaches", judging.unreached),
-        ("hung", judging.hung),
-    ):
-        for each in sorted(found):
-            print(f"{what}: {each.name}  {each.kind}\n    {each.change}")
-    took_s = (time.monotonic() - judging.began_s) / judging.tried
-    print(
-        f"{options.part}: {judging.killed} of {judging.tried} noticed, "
-        f"{100 * judging.killed / judging.tried:.1f} % ({len(judging.hung)} hung, "
-        f"{judging.not_possible} not possible), {took_s:.2f} s each, seed {options.seed}"
+def _whole_parts(files: set[str], root: Path) -> set[str]:
+    """These files and the rest of their parts: what tests reach is learned for all of it."""
+    parts = [set(files_of(part, root)) for part in PARTS]
+    return files.union(*(its for its in parts if its & files))
+
+
+def _tell(judging: Judging, options: argparse.Namespace, equivalent: int) -> int:
+    found = judging.found
+    noticed, survived = (
+        found["noticed"] + found["hung"],
+        found["survived"] + found["no test reaches"],
     )
-    left = [*judging.survivors, *judging.unreached]
+    tried = noticed + survived
+    if tried:
+        print(
+            f"{options.part}: {noticed} of {tried} noticed, {100 * noticed / tried:.1f} % "
+            f"({found['hung']} hung); {found['not known']} not known, {found['not possible']} not "
+            f"possible, {equivalent} listed as equivalent; {judging.took_s / tried:.2f} s each, "
+            f"seed {options.seed}"
+        )
+    left = [name for what, names in judging.names.items() if what != "hung" for name in names]
     if left:
-        print(f"Again: python -m tests.mutants {options.part} --only {min(left).name}")
+        print(f"Again: python -m tests.mutants {options.part} --only {left[0]}")
     return 1 if left else 0
 
 

@@ -89,7 +89,9 @@ def _slots(node: ast.AST) -> Iterator[Slot]:
         if field in _UNTOUCHED or isinstance(value, ast.arguments):
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if isinstance(child, ast.AST) and not _is_told(child) and not _is_type(node, index):
+            if isinstance(child, ast.AST) and not (
+                _is_told(child) or _is_type(node, index) or _is_beside(child)
+            ):
                 yield node, field, index
                 yield from _slots(child)
 
@@ -100,13 +102,18 @@ def _is_told(node: ast.AST) -> bool:
         return False
     value = node.value
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        return "log" in ast.unparse(value.func.value).lower()
+        return "log" in ast.unparse(value.func.value).lower() or value.func.attr == "_log"
     return isinstance(value, ast.Constant)
 
 
 def _is_type(node: ast.AST, index: int | None) -> bool:
     """One of the types that ``isinstance`` asks for."""
     return index == 1 and isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+
+
+def _is_beside(node: ast.AST) -> bool:
+    """``strict`` of ``zip``: both are as long, or it would be a defect; where a warning points."""
+    return isinstance(node, ast.keyword) and node.arg in ("strict", "stacklevel")
 
 
 def _at(slot: Slot) -> Any:
@@ -142,15 +149,13 @@ def _changes(node: Any, slot: Slot) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _other_statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
-    """Left out, or another leap or result.  A name that is never set would be noticed at once."""
+    """Left out, or another leap or result."""
     match node:
-        case (
-            ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete() | ast.Raise()
-        ):
+        case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Raise():
             yield "left out", ast.Pass()
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+        case ast.Assign(targets=[target]) | ast.Delete(targets=[target]) if not _is_name(target):
             yield "left out", ast.Pass()
-        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield "returns None", ast.Return(ast.Constant(None))
         case ast.Break() | ast.Continue():
             yield "other leap", _LEAPS[type(node)]()
@@ -185,6 +190,11 @@ def _other_values(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
             yield "other extreme", ast.Call(other_name, node.args, node.keywords)
         case ast.Call(args=[first, second, *more]) if not _is_type_test(node):
             yield "swapped", ast.Call(node.func, [second, first, *more], node.keywords)
+
+
+def _is_name(node: ast.expr) -> bool:
+    """A local name: one that is never set would be noticed at once, and to end one does nothing."""
+    return isinstance(node, ast.Name | ast.Tuple)
 
 
 def _is_text(node: ast.BinOp) -> bool:

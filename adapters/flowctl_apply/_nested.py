@@ -40,9 +40,11 @@ def check_values(values: Iterable[Any], kind: Any) -> None:
         pairs = [pair for value in values if value is not None for pair in _pairs(value)]
         check_values([key for key, _ in pairs], kind.key_type)
         check_values([value for _, value in pairs], kind.item_type)
-    elif _is_list(kind) and _is_checked(kind.value_type):
-        lists = [value for value in values if value is not None and not isinstance(value, str)]
-        check_values([one for each in lists for one in each], kind.value_type)
+    elif _is_list(kind):
+        lists = [value for value in values if value is not None]
+        _check_lists(lists)
+        if _is_checked(kind.value_type):
+            check_values([one for each in lists for one in each], kind.value_type)
 
 
 def check_type(given: Any, wanted: Any) -> None:
@@ -72,6 +74,14 @@ def check_cast(given: Any, made: Any) -> None:
     compute = importlib.import_module("pyarrow.compute")
     if compute.sum(compute.is_inf(made)) != compute.sum(compute.is_inf(given)):
         raise ValueError("a value is too large for a float of 4 bytes")
+
+
+def _check_lists(values: Iterable[Any]) -> None:
+    """A text would be a list of its letters, and bytes one of numbers."""
+    for value in values:
+        if isinstance(value, str | bytes):
+            what = "a text" if isinstance(value, str) else "bytes"
+            raise ValueError(f"it is {what}, not a list")
 
 
 def _check_structs(values: list[Mapping[str, Any]], kind: Any) -> None:

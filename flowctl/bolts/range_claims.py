@@ -66,8 +66,7 @@ class RangeClaims:
         """
         answer = self._answers.get(request)
         if answer is None:
-            share = min(max(keep, 0.0), 1.0)
-            kept = self.claimed + math.ceil(share * (self.stop - self.claimed))
+            kept = self.claimed + math.ceil(max(keep, 0.0) * (self.stop - self.claimed))
             answer = self.stop = min(kept, self.stop)
             self._answers[request] = answer
         return answer

@@ -217,7 +217,6 @@ class LeaseSource:
         had = gate.permits or 1
         law = TargetLaw(settings.limits.bounds, leave=settings.leave, tick_s=TICK_S, known=had)
         rate = self._reporter.rate or settings.rate
-        gate.set_permits(had)  # without an end
         self._alone = LocalSource(gate, law, rate=rate)
 
     def _log(self, level: int, event: str, **fields: Any) -> None:

@@ -114,8 +114,6 @@ class Gate:
             self._waiting.append(waiter)
             want = self.in_flight + len(self._waiting)
             self.counters.want = max(self.counters.want, want)
-            if self.source is not None:
-                self.source.on_wanted(self.clock())
         return waiter
 
     def next_turn(self, waiter: Waiter, cost: float, since_s: float) -> float | None:

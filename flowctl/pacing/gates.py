@@ -16,7 +16,7 @@ from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.pacing.law import TargetLaw
 from flowctl.errors import ConfigError
 from flowctl.pacing.client import LeaseSource
-from flowctl.pacing.gate import Gate, Known
+from flowctl.pacing.gate import Gate
 from flowctl.pacing.local import TICK_S, LocalSource
 from flowctl.pacing.settings import PaceSettings
 
@@ -96,9 +96,11 @@ def figures() -> list[TargetFigures]:
 
 
 def _figures(settings: PaceSettings, gate: Gate) -> TargetFigures:
+    source = gate.source
+    assert source is not None
     with gate.lock:
         sums = gate.counters.sums
-        known = gate.source.known() if gate.source is not None else Known(gate.permits, "", False)
+        known = source.known()
     return TargetFigures(
         process=_process(),
         target=settings.target,

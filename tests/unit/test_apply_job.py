@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import linecache
 import pickle
@@ -14,17 +15,20 @@ import msgspec
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint, Receipts, Record, Span
-from flowctl.errors import ConfigError, InternalError, UnrunnableError
+from flowctl.errors import ConfigError, InfrastructureError, InternalError, UnrunnableError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply import _row_writer
 from flowctl_apply._job import Applied, Input, Job
 from flowctl_apply._merging import shares_of
 from flowctl_apply._noted import Noted
+from flowctl_apply._places import LocalPlace
 from flowctl_apply._results import ResultFile, Results, prefix_of
 from flowctl_apply._unnamed import Unnamed
 from flowctl_apply._uses import fingerprint
@@ -148,6 +152,27 @@ def test_a_merge_that_loses_rows_does_not_end_the_job(tmp_path: Path) -> None:
     assert driver.job.done(GIVEN) is None
 
 
+def test_a_merge_that_names_what_is_not_there_does_not_end_the_job(tmp_path: Path) -> None:
+    driver = Driver(job(tmp_path))
+    for start in (0, 4):
+        driver.do(start, start + 4)
+    with pytest.raises(
+        InternalError, match=r"gone\.parquet is a file of results, but it is not in"
+    ):
+        driver.finish(8, files=1, merge=lambda shares, epoch: [ResultFile("gone.parquet", 4, 100)])
+    assert driver.job.done(GIVEN) is None
+
+
+@given(st.lists(st.sampled_from([0, 1, 10, 500]), max_size=12), st.integers(1, 6))
+def test_shares_are_all_files_in_order_and_none_is_much_larger(sizes: list[int], most: int) -> None:
+    files = [ResultFile(str(n), 1, size) for n, size in enumerate(sizes)]
+    shares = shares_of(files, most)
+    assert [file for share in shares for file in share] == files
+    assert len(shares) <= most and all(shares)
+    largest = max((sum(file.bytes for file in share) for share in shares), default=0)
+    assert largest <= sum(sizes) / most + max(sizes, default=0)
+
+
 def test_shares_are_in_order_and_about_as_large() -> None:
     files = [ResultFile(str(n), 1, size) for n, size in enumerate([10, 10, 60, 10, 10, 100])]
     assert [[int(file.file) for file in share] for share in shares_of(files, 2)] == [
@@ -223,6 +248,65 @@ def test_results_of_an_earlier_function_can_be_kept(tmp_path: Path) -> None:
     driver = Driver(here)
     driver.do(6, 10)
     assert rows_of(driver.finish(10)) == EVEN[:3]
+
+
+def test_a_value_that_is_used_no_more_or_anew_is_another_one(tmp_path: Path) -> None:
+    begun = job(tmp_path).begin(GIVEN)
+    uses = dict(begun.uses or {})
+    for changed in ({**uses, "variable 'gone'": "a"}, {k: v for k, v in uses.items() if not k}):
+        job(tmp_path).results.describe(msgspec.structs.replace(begun, uses=changed))
+        if changed == uses:
+            continue
+        with pytest.raises(ConfigError, match="was begun with another"):
+            job(tmp_path).done(GIVEN)
+    job(tmp_path).results.describe(msgspec.structs.replace(begun, uses=None))
+    assert job(tmp_path).done(GIVEN) is None, "of an older version"
+
+
+def test_what_another_driver_has_ended_is_the_result_of_one_that_failed(tmp_path: Path) -> None:
+    driver = Driver(job(tmp_path))
+    driver.do(0, 4)
+    assert driver.job.ended_by_another(GIVEN, driver.store) is None
+    applied = driver.finish(4)
+    assert driver.job.ended_by_another(GIVEN, driver.store) == applied
+
+
+def test_a_place_that_cannot_be_read_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> bytes:
+        raise OSError("no route\nand more of it")
+
+    results = job(tmp_path).results
+    monkeypatch.setattr(LocalPlace, "get", away)
+    with pytest.raises(InfrastructureError, match=r"can't be read or written: no route\."):
+        results.description()
+
+
+def test_files_that_were_added_are_read_from_now_on(tmp_path: Path) -> None:
+    job(tmp_path).begin(GIVEN)
+    more = Input("more", ["in.parquet", "two.parquet"], marks={"two.parquet": "10 7"})
+    grown = job(tmp_path, keep_results=True).begin(more)
+    assert (grown.paths, grown.source) == (["in.parquet", "two.parquet"], "more")
+    assert job(tmp_path).results.description() == grown
+    assert grown.marks == {"two.parquet": "10 7"}
+    assert not grown.is_mixed
+
+
+@pytest.mark.parametrize("paths", [[], ["in.parquet"]], ids=["a DataFrame", "files"])
+def test_a_job_that_has_a_copy_goes_on_with_it_and_says_so(
+    tmp_path: Path, paths: list[str]
+) -> None:
+    def write(url: str) -> None:
+        directory = Path(url.removeprefix("file://"))
+        directory.mkdir(parents=True)
+        pyarrow.parquet.write_table(pyarrow.table({"x": [1]}), directory / "part.parquet")
+
+    begun = job(tmp_path).begin(Input("rows", write=write))
+    with pytest.warns(RuntimeWarning, match="goes on with the copy"):
+        again = job(tmp_path, keep_results=True).begin(Input("others", paths))
+    assert again == begun
+    assert job(tmp_path, keep_results=True).begin(Input("rows", paths)) == begun, "no word"
 
 
 def test_functions_are_told_apart_by_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,6 +439,17 @@ def test_the_next_driver_names_whole_files_that_no_receipt_did(tmp_path: Path) -
     assert len(list(tmp_path.glob("*.parquet"))) == 3
 
 
+def test_files_of_others_hide_none_of_the_job(tmp_path: Path) -> None:
+    here = noted(job(tmp_path))
+    driver = Driver(here)
+    driver.do(2, 4, is_accepted=False)
+    (ours,) = tmp_path.glob("*.parquet")
+    for name in ("a.parquet", f"{ours.name[:20]}other.parquet", ours.name.replace(".2-3.", ".2.")):
+        (tmp_path / name).write_bytes(b"")
+    driver.do(6, 8, is_accepted=False)
+    assert adopted(here) == [(2, 4), (6, 8)]
+
+
 def test_what_may_be_another_result_is_not_adopted(tmp_path: Path) -> None:
     here = noted(job(tmp_path))
     driver = Driver(here)
@@ -395,7 +490,59 @@ def test_a_result_that_is_gone_does_not_count_as_done(tmp_path: Path) -> None:
         driver.finish(10)
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_each_file_of_the_result_must_be_there_as_it_was_written(
+    tmp_path: Path, number: int
+) -> None:
+    driver = Driver(job(tmp_path))
+    for start in (0, 2, 4):
+        driver.do(start, start + 2)
+    files = sorted(tmp_path.glob("*.parquet"))
+    files[number].write_bytes(files[number].read_bytes()[:-1])
+    with pytest.raises(InternalError, match=f"{files[number].name} is a file .* it has .* not"):
+        driver.finish(6)
+
+
+def test_names_of_files_are_plain_and_short_whatever_the_job_is_called() -> None:
+    odd, long = prefix_of("täglich/é v1"), prefix_of("x" * 500)
+    assert odd.startswith("part-t_glich___v1-") and len(long) < 100
+    assert prefix_of("a/b") != prefix_of("a b"), "though they look alike"
+
+
+def test_a_file_whose_name_says_of_no_driver_is_of_none_that_lives(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    Driver(here)
+    odd = tmp_path / f"{prefix_of('scores')}odd.parquet"
+    odd.write_bytes(b"")
+    assert [file.name for file in here.results.leftovers().files] == [odd.name]
+
+
 # -- on a worker -------------------------------------------------------------------------------
+
+
+def test_a_worker_looks_once_whether_it_sees_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = job(tmp_path)
+    process = here.process(here.begin(GIVEN))
+    asked: list[str] = []
+    get = LocalPlace.get
+    monkeypatch.setattr(LocalPlace, "get", lambda self, name: asked.append(name) or get(self, name))
+    for start in (0, 2, 4):
+        process(batch(start, start + 2))
+    assert len(asked) == 1
+
+
+def test_a_coroutine_function_writes_its_rows_too(tmp_path: Path) -> None:
+    async def slowly(rows: Batch) -> list[tuple[int, str]]:
+        await asyncio.sleep(0)
+        return score(rows)
+
+    here = job(tmp_path, slowly)
+    process = here.process(here.begin(GIVEN))
+    receipt = asyncio.run(process(batch(0, 4)))  # type: ignore[arg-type]
+    file = msgspec.json.decode(receipt, type=ResultFile)
+    assert pyarrow.parquet.read_table(tmp_path / file.file).to_pylist() == EVEN[:2]
 
 
 def test_a_worker_that_sees_another_directory_ends_the_run(tmp_path: Path) -> None:
@@ -403,8 +550,9 @@ def test_a_worker_that_sees_another_directory_ends_the_run(tmp_path: Path) -> No
     process = here.process(here.begin(GIVEN))
     (description,) = tmp_path.rglob("job.json")
     description.unlink()
-    with pytest.raises(UnrunnableError, match=r"out: .* is not what the driver sees"):
+    with pytest.raises(UnrunnableError, match=r"out: .* is not what the driver sees") as caught:
         process(batch(0, 2))
+    assert "workers mount" in caught.value.remedy
     assert not list(tmp_path.rglob("*.parquet"))
 
 

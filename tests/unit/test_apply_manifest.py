@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from pickle import dumps, loads
@@ -69,6 +70,23 @@ def test_of_two_that_put_a_new_file_one_succeeds(
     assert place.names("a") == [("a/b", 5), ("a/c", 3)], "no temporary file is left"
 
 
+def test_a_file_has_a_path_of_its_own(place: Place, tmp_path: Path) -> None:
+    assert place.own_path("a/b").removeprefix("file://") == str(tmp_path / "out" / "a" / "b")
+    assert place.path("a/b") == f"file://{tmp_path}/out/a/b"
+
+
+def test_what_is_put_survives_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file first, and then the directory that names it."""
+    kinds: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: kinds.append(stat.S_ISDIR(os.fstat(fd).st_mode)))
+    place = LocalPlace(str(tmp_path))
+    place.put("a/b", b"1")
+    assert place.put_new("a/c", b"2")
+    assert kinds == [False, True] * 2
+
+
 def test_a_place_travels_to_workers(place: Place) -> None:
     place.put("x", b"1")
     assert loads(dumps(place)).get("x") == b"1"
@@ -98,6 +116,30 @@ def test_what_a_base_replaces_is_removed_and_what_came_after_it_is_kept(place: P
         kept[2],
         kept[1],
     ]
+
+
+@pytest.mark.parametrize(("times", "is_read"), [(1, True), (9, True), (10, False)])
+def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, is_read: bool
+) -> None:
+    """Another driver has begun, and removed what it adopted."""
+    place = LocalPlace(str(tmp_path))
+    manifest = PlaceManifest(place, "job")
+    manifest.append(segment(7, 0, is_base=True))
+    left, get = [times], place.get
+
+    def gone_at_first(name: str) -> bytes:
+        if left[0]:
+            left[0] -= 1
+            raise FileNotFoundError(name)
+        return get(name)
+
+    monkeypatch.setattr(place, "get", gone_at_first)
+    if is_read:
+        assert list(manifest.segments()) == [segment(7, 0, is_base=True)]
+    else:
+        with pytest.raises(CheckpointUnavailableError, match="replace the manifest"):
+            manifest.segments()
 
 
 def test_a_damaged_segment_is_refused_by_name(tmp_path: Path) -> None:

@@ -92,7 +92,9 @@ def test_it_is_called_with_rows_in_its_form() -> None:
     assert call(lambda rows: rows, Shape("batch", False), given).column("x").to_pylist() == [
         0, 1, 2,
     ]  # fmt: skip
-    assert call(lambda rows: rows, Shape("table", False), given).num_rows == 3
+    assert isinstance(call(lambda rows: rows, Shape("batch", False), given), pyarrow.RecordBatch)
+    table = call(lambda rows: rows, Shape("table", False), given)
+    assert isinstance(table, pyarrow.Table) and table.num_rows == 3
     frame, also = call(lambda *rows: rows, Shape("pandas", True), given)
     assert list(frame["x"]) == [0, 1, 2]
     assert also is given
@@ -192,6 +194,12 @@ STRUCT = pyarrow.struct([("a", pyarrow.int64()), ("b", pyarrow.string())])
         (pyarrow.date32(), 20_454, "number.*, not"),
         (pyarrow.list_(AT), [1_767_268_800], "number.*, not"),
         (AT, pandas.Timestamp(1), "nanoseconds"),
+        (pyarrow.map_(pyarrow.int64(), pyarrow.string()), {1.5: "x"}, "not a whole number"),
+        (pyarrow.int64(), float("inf"), "not a whole number"),
+        (pyarrow.list_(pyarrow.string()), "abc", "a text, not a list"),
+        (pyarrow.large_list(pyarrow.string()), "abc", "a text, not a list"),
+        (pyarrow.list_(pyarrow.int64()), b"abc", "bytes, not a list"),
+        (pyarrow.list_(pyarrow.list_(pyarrow.string())), ["abc"], "a text, not a list"),
     ],
 )
 @pytest.mark.parametrize("form", ["rows", "pandas"])

@@ -6,7 +6,9 @@ returned as if this one had made it; what differs is named.
 
 from __future__ import annotations
 
+import enum
 import functools
+import logging
 import sys
 import threading
 import types
@@ -189,10 +191,46 @@ def test_a_lambda_that_fills_a_list_does_not_depend_on_it() -> None:
     assert uses_of(calls[0]) == before
 
 
+def kept_in(**functions: Any) -> Any:
+    return functions["fn"]
+
+
+def test_a_lambda_whose_line_alone_is_no_program_is_looked_at_too() -> None:
+    seen: list[int] = []
+    known = [1]
+    fills = kept_in(first=1,
+        fn=lambda batch: seen.append(len(batch)))  # fmt: skip
+    reads = kept_in(first=1,
+        fn=lambda batch: known * len(batch))  # fmt: skip
+    before = uses_of(fills), uses_of(reads)
+    seen.append(2)
+    known.append(2)
+    assert uses_of(fills) == before[0]
+    assert uses_of(reads) != before[1]
+
+
+def test_of_objects_of_packages_only_the_type_is_known() -> None:
+    assert changed(with_cell(logging.Logger("a")), with_cell(logging.Logger("b"))) == []
+    assert changed(with_cell(logging.Logger("a")), with_cell(logging.Handler())) == [
+        "variable 'value'"
+    ]
+
+
 @dataclass(frozen=True)
 class Options:
     model: str
     labels: tuple[str, ...] = ("a", "b")
+
+
+@dataclass
+class Slotted:
+    __slots__ = ("model",)
+    model: str
+
+
+class Size(enum.Enum):
+    SMALL = 1
+    LARGE = 2
 
 
 def with_cell(value: Any) -> Callable[[Batch], Any]:
@@ -233,6 +271,8 @@ class Scorer:
         (Options("small"), Options("large")),
         (Options("small"), replace(Options("small"), labels=("a",))),
         (types.SimpleNamespace(model="a"), types.SimpleNamespace(model="b")),
+        (Size.SMALL, Size.LARGE),
+        (Slotted("a"), Slotted("b")),
     ],
 )
 def test_values_of_a_closure_are_told_apart(one: Any, two: Any) -> None:
@@ -246,6 +286,18 @@ def test_values_that_are_equal_in_another_order_or_object_are_the_same() -> None
     loop: list[Any] = []
     loop.append(loop)
     assert changed(with_cell(loop), with_cell(loop)) == []
+
+
+def deep(depth: int, value: object) -> object:
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(("depth", "is_seen"), [(45, True), (60, False), (5_000, False)])
+def test_what_lies_very_deep_is_told_apart_by_its_type(depth: int, is_seen: bool) -> None:
+    assert bool(changed(with_cell(deep(depth, 1)), with_cell(deep(depth, 2)))) is is_seen
+    assert changed(with_cell(deep(depth, 1)), with_cell(deep(depth, 1))) == []
 
 
 class Node:

@@ -249,6 +249,20 @@ def test_moments_of_the_run_and_addresses_do_not_make_rows_other_ones() -> None:
     assert attempts[0] != attempts[1], "attempts of one task have the same one"
 
 
+def test_which_moments_pass_is_decided_by_the_first_section() -> None:
+    """A later one with one moment only may be of rows that came at once: that one counts."""
+    early, late = datetime(2026, 11, 22), datetime(2026, 11, 23)
+
+    def marks(later: datetime) -> list[int]:
+        rows = [Row(n=n, at=(early, late)[n % 2]) for n in range(128)]
+        sections = Sections([*rows, *(Row(n=n, at=later) for n in range(9))], passing_moments=True)
+        return [sections.place(number)[1] for number, _ in enumerate(sections)]
+
+    one, other = marks(early), marks(late)
+    assert one[:128] == other[:128]
+    assert one[128] != other[128]
+
+
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 100, 40_000])
 def test_sections_take_no_row_away_and_number_them_all(count: int) -> None:
     sections = Sections(iter(range(count)))
@@ -258,6 +272,17 @@ def test_sections_take_no_row_away_and_number_them_all(count: int) -> None:
     assert places == sorted(places), "the ledger needs an order"
     last_of_each = [place[0] for _, place, rest in found if rest == 0]
     assert last_of_each == list(range(len(last_of_each))), "a section ends where nothing is left"
+
+
+def test_only_rows_of_the_section_that_is_given_out_have_a_place() -> None:
+    """Of another one the mark is not known: a row would get the name of another."""
+    sections = Sections(iter(range(200)))
+    for number, _ in enumerate(sections):
+        first, last = (0, 127) if number < 128 else (128, 199)
+        assert sections.place(first)[2] == first and sections.place(last)[2] == last
+        for other in (first - 1, last + 1):
+            with pytest.raises(ValueError, match="not in this section"):
+                sections.place(other)
 
 
 def test_sections_grow_so_that_a_ledger_stays_small_and_end_where_memory_would() -> None:

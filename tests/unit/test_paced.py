@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -133,6 +134,31 @@ def test_a_connection_that_is_closed_now_is_not_called_again(naps: list[float]) 
         assert "closed" in raised.value.__notes__[0]
     assert naps == []
     assert gate_of("t").counters.refused == 3
+
+
+def test_a_connection_that_is_open_is_called_again(naps: list[float]) -> None:
+    """A number may say that too: psycopg2's 0."""
+    for is_closed in (False, 0, None, "no"):
+        connection, errors = Connection(), [RetryLater()]
+        connection.closed = is_closed  # type: ignore[assignment]
+        with paced("t") as call:
+            call.run(lambda _, errors=errors: _raise(errors.pop()) if errors else None, connection)
+    assert len(naps) == 4
+
+
+def test_a_connection_that_is_not_open_is_not_called_again(naps: list[float]) -> None:
+    """As pymysql's says it."""
+
+    class Open:
+        open = True
+
+        def insert(self) -> None:
+            self.open = False
+            raise ConnectionResetError("the server closed the connection")
+
+    with pytest.raises(ConnectionResetError), paced("t") as call:
+        call.run(Open().insert)
+    assert naps == []
 
 
 @pytest.mark.parametrize("closed", [1, 2])  # psycopg2's: closed, and lost
@@ -408,3 +434,124 @@ def test_tasks_that_share_an_object_end_their_own_blocks() -> None:
 def test_a_function_for_a_target_is_a_forgotten_name() -> None:
     with pytest.raises(ConfigError, match=r"Write @paced\('pg-main'\)"):
         paced(len)  # type: ignore[arg-type]
+
+
+def test_a_cost_that_is_a_function_is_for_decorators_and_checked_at_each_call() -> None:
+    by_size = paced("t", cost=len)
+    with pytest.raises(ConfigError, match="a block has no arguments") as caught, by_size:
+        pass
+    assert caught.value.field == "cost"
+    with pytest.raises(ConfigError, match="greater than 0"):
+        by_size(sum)([])
+    assert (by_size(sum)([1, 2]), gate_of("t").counters.cost) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"budget": 0.5},
+        {"weight": 0.5},
+        {"leave": 0},
+        {"limits": Limits(in_flight_min=1, in_flight_max=1, in_flight_start=1)},
+        {"limits": Limits(in_flight_max=100_000)},
+        {"limits": Limits(give_up_after_s=0.5)},
+        {"limits": Limits(give_up_after_s=float("inf"))},
+        {"cost": 0.5},
+    ],
+)
+def test_what_is_just_possible_is_taken(arguments: dict[str, Any]) -> None:
+    with paced("t", **arguments) as call:
+        assert call.run(int) == 0
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(in_flight_max=100_001),
+        Limits(in_flight_min=0),
+        Limits(in_flight_start=0),
+        Limits(in_flight_start=True),
+        Limits(give_up_after_s=True),
+    ],
+)
+def test_what_is_just_not_possible_is_named(limits: Limits) -> None:
+    with pytest.raises(ConfigError) as caught:
+        paced("t", limits=limits)
+    assert caught.value.field == "limits"
+
+
+def test_what_ends_a_decorated_call_gives_its_permit_back() -> None:
+    """Also Ctrl-C, and a task that is cancelled in the middle of its call."""
+
+    @paced("t")
+    def stops() -> None:
+        raise KeyboardInterrupt
+
+    @paced("t")
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(waits())
+        await asyncio.sleep(0)
+        assert gate_of("t").in_flight == 1
+        task.cancel()
+        await asyncio.wait([task])
+
+    with pytest.raises(KeyboardInterrupt):
+        stops()
+    assert gate_of("t").in_flight == 0
+    asyncio.run(main())
+    assert gate_of("t").in_flight == 0
+
+
+def test_a_coroutine_that_is_refused_waits_and_is_called_again(
+    monkeypatch: pytest.MonkeyPatch, naps: list[float]
+) -> None:
+    real = asyncio.sleep
+
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr("asyncio.sleep", nap)
+    errors = [RetryLater(after_s=7.0)]
+
+    @paced("t", cost=lambda rows, times: float(len(rows) * times))
+    async def write(rows: list[int], *, times: int) -> int:
+        if errors:
+            raise errors.pop()
+        return sum(rows) * times
+
+    assert asyncio.run(write([1, 2], times=3)) == 9
+    assert naps == [7.0]
+    counters = gate_of("t").counters
+    assert (counters.refused, counters.calls, counters.cost) == (1, 1, 6.0)
+
+
+def test_a_hard_block_makes_its_call_with_run() -> None:
+    hard = paced("t", hard=True, limits=Limits(in_flight_max=2))
+    with pytest.raises(ConfigError, match=r"without call\.run") as caught, hard:
+        pass
+    assert (caught.value.field, gate_of("t").in_flight) == ("hard", 0)
+
+
+def test_a_rule_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        paced("t", classify=5)  # type: ignore[arg-type]
+    assert caught.value.field == "classify"
+
+
+def test_what_is_left_to_others_is_left_of_a_budget_too() -> None:
+    assert paced("t", budget=100.0, leave=0.25).settings.rate == 75.0
+    assert paced("t", leave=0.25).settings.rate == float("inf")
+
+
+def test_a_call_tells_what_it_costs() -> None:
+    with paced("t", cost=3) as call:
+        assert call.cost == 3
+        call.cost = 5.5
+        assert call.cost == 5.5
+        with pytest.raises(ConfigError, match="greater than 0"):
+            call.cost = 0
+        assert call.cost == 5.5

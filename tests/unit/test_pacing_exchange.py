@@ -10,9 +10,10 @@ from typing import Any
 
 import fakeredis
 import pytest
+import redis
 
-from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, WorkerReport
-from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, Table, WorkerReport
+from flowctl.errors import CheckpointUnavailableError, ConfigError, InfrastructureError
 from flowctl.pacing.client import TTL_S, LeaseSource
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.settings import Limits, PaceSettings
@@ -214,7 +215,50 @@ class Worker:
 
 def test_a_worker_hurries_twice_and_then_waits_for_its_turn(server: Server) -> None:
     worker = Worker(server)
-    assert [worker.source.turn_early() for _ in range(3)] == [True, True, False]
+    for _ in range(2):
+        assert [worker.source.turn_early() for _ in range(3)] == [True, True, False]
+        for _ in range(40):  # much later
+            worker.source.turn()
+
+
+def test_a_thread_that_sleeps_is_woken_by_the_first_who_wants_a_permit(server: Server) -> None:
+    woken: list[float] = []
+    gate = Gate(clock=lambda: server.now_s)
+    paced = PaceSettings(target="t", redis="redis://localhost")
+    gate.source = LeaseSource(gate, paced, Away(server), wake=lambda: woken.append(server.now_s))
+    assert not gate.try_enter(1.0)
+    assert not gate.try_enter(1.0)
+    assert len(woken) == 1, "then it is awake, and its next report says it"
+
+
+def test_after_an_error_the_next_exchange_connects_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Broken:
+        def __init__(self) -> None:
+            self.is_closed = False
+
+        def eval(self, *_: object) -> None:
+            raise redis.ConnectionError("reset")
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    def connect(*_: object, **__: object) -> Any:
+        made.append(Broken() if not made else fakeredis.FakeRedis())
+        return made[-1]
+
+    monkeypatch.setattr("flowctl_redis.pacing.new_client", connect)
+    exchange = RedisExchange("redis://:secret@localhost", "t")
+    assert made == [], "nothing is connected before the first exchange"
+    with pytest.raises(InfrastructureError, match="localhost") as caught:
+        exchange.exchange(report("a"))
+    assert "secret" not in str(caught.value) + exchange.address
+    assert made[0].is_closed
+    assert exchange.exchange(report("a")).permits == 1
+    assert exchange.workers() == 1
+    exchange.close()
+    exchange.close()
 
 
 def test_who_calls_nothing_for_two_seconds_leaves_and_who_is_in_a_call_does_not(
@@ -260,6 +304,127 @@ def test_workers_share_the_limit(server: Server) -> None:
     assert all(worker.gate.permits >= 1 for worker in workers)
 
 
+class Answers:
+    """A place with so many workers; keeps what it is told."""
+
+    address = "here"
+
+    def __init__(self, **reply: Any) -> None:
+        self.told: list[WorkerReport] = []
+        default = {"limit": 9, "permits": 2, "rate": 0.0, "workers": 1, "budget": 0.0}
+        self.reply = Reply(0.0, **(default | reply))
+
+    def exchange(self, report: WorkerReport) -> Reply:
+        self.told.append(report)
+        return self.reply
+
+
+def leasing(place: Answers, **settings: Any) -> tuple[Gate, LeaseSource, list[float]]:
+    """A gate and its source; what the gate's clock says may be changed."""
+    now_s = [7.0]
+    gate = Gate(clock=lambda: now_s[0])
+    paced = PaceSettings(target="t", redis="redis://localhost", **settings)
+    source = gate.source = LeaseSource(gate, paced, place)
+    gate.queue(lambda: None)
+    return gate, source, now_s
+
+
+@pytest.mark.parametrize(("workers", "ttl_s"), [(1, 2.0), (1000, 2.0), (4000, 8.0)])
+def test_where_thousands_share_a_target_leases_last_longer(workers: int, ttl_s: float) -> None:
+    """Each asks less often, so that all of them together stay below 5,000 times a second."""
+    place = Answers(workers=workers)
+    gate, source, now_s = leasing(place)
+    assert source.known() == (4, "start", True), "before anybody was asked"
+    source.turn()
+    source.turn()
+    assert place.told[-1].ttl_s == ttl_s
+    assert source.known() == (9, "start", True)
+    now_s[0] += ttl_s - 0.1
+    assert gate.next_turn(gate._waiting[0], 1.0, now_s[0]) is None
+    now_s[0] += 0.2
+    assert not gate.try_enter(1.0), "the lease has ended"
+
+
+def test_a_worker_says_what_it_has_used_of_the_budget_and_wants_half_as_much_again() -> None:
+    place = Answers(permits=5, rate=40.0, budget=100.0)
+    gate, source, now_s = leasing(place, budget=100.0)
+    gate.give_up(gate._waiting[0])
+    source.turn()
+    assert gate.rate.rate == 40.0
+    for _ in range(4):
+        now_s[0] += 0.25
+        assert gate.try_enter(5.0)
+        gate.leave_done(now_s[0] - 0.1, 5.0)
+        source.turn()
+    report = place.told[-1]
+    assert report.claim.want_rate == pytest.approx(1.5 * 5.0 / 0.25)
+    assert (report.rate, report.budget, report.done.calls) == (40.0, 100.0, 1)
+    assert report.done.cost == 5.0, "since its last report"
+    now_s[0] += 0.5
+    assert gate.try_enter(50.0)
+    gate.next_turn(gate.queue(lambda: None), 1.0, now_s[0])
+    now_s[0] += 0.25
+    source.turn()
+    assert place.told[-1].claim.want_rate == RATE_MOST, "somebody waits for budget"
+    place.reply = place.reply._replace(budget=0.0, rate=0.0)
+    source.turn()
+    assert gate.rate.wait_s(now_s[0]) == 0.0, "there is no budget any more"
+
+
+def test_a_worker_asks_for_as_much_as_it_wanted_of_late() -> None:
+    place = Answers(permits=3)
+    gate, source, now_s = leasing(place)
+    for _ in range(2):
+        gate.queue(lambda: None)
+    wants = []
+    for _ in range(3):
+        source.turn()
+        wants.append(place.told[-1].claim.want)
+        while gate.waiting:
+            gate.give_up(gate._waiting[0])
+        now_s[0] += 0.25
+    assert wants == [3, 3, 3], "the peak since its last report, or the one before"
+    source.turn()
+    assert place.told[-1].claim.want == 0
+
+
+def test_who_leads_no_more_decides_no_more() -> None:
+    """What it decided last may be old by the time that it leads again."""
+    place = Answers()
+    _, source, now_s = leasing(place)
+    claim = Claim("other", "", 1.0, 3, RATE_MOST, 0)
+    table = Table((claim,), {"other": (0, 0.0)}, Sums())
+    place.reply = place.reply._replace(table=table)
+    source.turn()
+    decided = place.told[-1].decision
+    assert decided is not None and decided.goals["other"][0] > 0, "told at once"
+    place.reply = place.reply._replace(table=None)
+    for _ in range(3):
+        now_s[0] += 0.25
+        source.turn()
+    assert place.told[-1].decision is None
+
+
+def test_permits_that_others_wait_for_go_back_at_once_and_only_then() -> None:
+    woken: list[int] = []
+    place = Answers(permits=2)
+    gate, source, now_s = leasing(place)
+    source._wake = lambda: woken.append(len(place.told))
+    source.turn()
+    gate.give_up(gate._waiting[0])
+    assert gate.try_enter(1.0) and gate.try_enter(1.0)
+    place.reply = place.reply._replace(permits=1)
+    now_s[0] += 0.25
+    source.turn()
+    assert (gate.permits, place.told[-1].claim.holds, woken) == (1, 2, [])
+    gate.leave_failed()
+    assert len(woken) == 1, "one of two is given back: not at the next turn only"
+    gate.leave_failed()
+    assert len(woken) == 1, "it owes nothing any more"
+    source.turn_early()
+    assert place.told[-1].claim.holds == 1
+
+
 def test_a_worker_needs_few_exchanges(server: Server) -> None:
     workers = [Worker(server) for _ in range(8)]
     turns(workers, 10)
@@ -293,6 +458,15 @@ def test_without_redis_it_goes_on_with_what_it_had_and_says_so_once(
     turns(workers, 3)
     assert caplog.text.count("pacing_shared_again") == 2
     assert 0 < server.leased <= 6
+
+
+def test_who_never_had_a_lease_begins_alone_with_one_call(server: Server) -> None:
+    """Of others, who may use all of the limit, nothing is known."""
+    server.is_away = True
+    worker = Worker(server)
+    turns([worker], 0.5)
+    assert worker.gate.permits == 1
+    assert worker.source.known() == (1, "learned before", False)
 
 
 @pytest.mark.parametrize("seed", [None, 1])

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from flowctl.core.pacing.headroom import Headroom
 from flowctl.core.pacing.leases import Sums
+from flowctl.core.pacing.ramp import Ramp
 from flowctl.core.pacing.rate import RateGate
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.pacing.stored import StoredTarget
@@ -124,6 +125,90 @@ def test_a_call_is_paid_for_even_if_its_part_of_the_budget_comes_and_goes() -> N
     assert 29 <= begun <= 31  # half of the time 10 a second: 5 a second
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_start_goes_back_to_what_was_good_and_tries_again_later(is_known: bool) -> None:
+    """Where more brings nothing, from the first step on."""
+    ramp = Ramp(8.0, is_known=is_known)
+    tick, levels = 0, []
+    while tick < 4 * 60:
+        tick += 1
+        sample = Sample(TICK_S, 200, 200.0, 10.0, 0, int(ramp.level), True)
+        ramp.on_sample(tick * TICK_S, sample, 0.5, 1_000.0)
+        if not levels or levels[-1][1] != ramp.level:
+            levels.append((tick * TICK_S, ramp.level))
+        if ramp.level == 8.0 and len(levels) >= (3 if is_known else 5):
+            assert ramp.is_found
+    assert {level for _, level in levels} == ({8.0, 10.0} if is_known else {8.0, 16.0, 10.0})
+    tries = [at_s for at_s, level in levels if level == 10.0]
+    pauses = [after - before for before, after in pairwise(tries)]
+    assert len(pauses) >= 2 and all(one < other for one, other in pairwise(pauses)), "longer"
+
+
+def test_what_another_limit_let_through_says_nothing_of_a_start() -> None:
+    """A refusal set the limit: what was seen under it is forgotten; it begins near it."""
+    ramp = Ramp(4.0)
+    for tick in range(1, 4):
+        ramp.on_sample(tick * TICK_S, Sample(TICK_S, 10, 10.0, 5.0, 0, 4, True), 0.0, 1_000.0)
+    ramp.hold_at(10.0, 1.0)
+    assert ramp.level == 20.0
+    one = Sample(TICK_S, 40, 40.0, 5.0, 0, 20, True)
+    ramp.on_sample(1.4, one, 0.5, 1_000.0)
+    ramp.on_sample(1.6, one._replace(calls=300), 0.5, 1_000.0)
+    assert ramp.level == 20.0, "so few calls say little of so many at once"
+    ramp.on_sample(1.8, one, 0.5, 1_000.0)
+    assert ramp.level == 25.0, "a quarter more"
+
+
+def test_a_start_gets_no_higher_than_it_may() -> None:
+    ramp = Ramp(8.0)
+    for tick in range(1, 200):
+        calls = int(10 * ramp.level)
+        ramp.on_sample(tick * TICK_S, Sample(TICK_S, calls, calls, 5.0, 0, 99, True), 0.5, 20.0)
+        assert ramp.level <= 20.0
+    assert ramp.level == 20.0
+
+
+def test_how_late_a_change_is_seen_follows_from_what_calls_take() -> None:
+    paced = law()
+    assert paced.lag_s == 2 * TICK_S
+    lags = []
+    for mean_s in (0.4, 0.8):
+        paced.on_sample(1.0, Sample(TICK_S, 10, 10.0, 10 * mean_s))
+        lags.append(paced.lag_s - 2 * TICK_S)
+    assert lags == pytest.approx([0.4, 0.5])
+    paced.on_sample(2.0, Sample(TICK_S))
+    assert paced.lag_s - 2 * TICK_S == pytest.approx(0.5), "no call tells nothing"
+
+
+def test_a_server_that_was_emptied_shows_no_less_than_nothing() -> None:
+    peaks = {"in_flight": 3, "is_held": True, "is_rate_held": False, "resting": 1}
+    done = Sums(calls=7, cost=8.0, call_s=9.0, refused=2)
+    assert Sample.of(1.0, done, **peaks) == Sample(1.0, 7, 8.0, 9.0, 2, 3, True, False, 1)
+    emptied = Sums().minus(done)
+    assert Sample.of(1.0, emptied, **peaks) == Sample(1.0, 0, 0.0, 0.0, 0, 3, True, False, 1)
+
+
+def test_where_callers_were_the_limit_the_part_is_one_of_the_limit() -> None:
+    headroom = Headroom(0.2)
+    quiet = Sample(TICK_S, 5, 5.0, 0.25, 0, 2)
+    tick = 0
+    while not headroom.is_resting:
+        tick += 1
+        headroom.on_learned(tick * TICK_S, 10, quiet, is_found=True, is_sure=True)
+    assert headroom.part(10) == 8.0
+    assert headroom.rest(tick * TICK_S + 1.0, quiet, 0.5)
+    assert headroom.part(10) == 8.0
+
+
+def test_callers_that_do_nothing_but_wait_show_that_the_target_is_the_limit() -> None:
+    for in_flight, call_s, is_bound in ((1, 0.2, True), (1, 0.1, False), (4, 0.8, True)):
+        sample = Sample(TICK_S, 5, 5.0, call_s, 0, in_flight)
+        assert sample.is_bound is is_bound
+        assert sample._replace(is_held=True).is_bound
+    assert not Sample(TICK_S).is_bound
+    assert Sample(TICK_S).mean_s == 0.0
+
+
 def test_a_budget_lets_all_in_as_more_permits_bring_no_more_calls() -> None:
     paced = law()
     for tick in range(100):
@@ -179,6 +264,25 @@ def test_one_sample_of_slow_calls_does_not_end_a_rest_and_three_do() -> None:
     assert not headroom.rest(next(ticks) * TICK_S, slow, 0.5)
 
 
+def test_a_rest_ends_when_calls_that_had_become_quicker_are_slow_again() -> None:
+    """The target was busy as the rest began: the quick calls since are what it is compared with."""
+    headroom = resting(goodput=100.0, call_s=0.1)
+    first, quick = (Sample(TICK_S, 10, 10, 10 * call_s, 0, 8, True) for call_s in (0.1, 0.05))
+    ticks = iter(range(20, 100))
+    for sample in [first] + [quick] * 16 + [first] * 2:
+        assert headroom.rest(next(ticks) * TICK_S, sample, 0.5)
+    assert not headroom.rest(next(ticks) * TICK_S, first, 0.5)
+
+
+def test_what_is_seen_before_the_rest_has_reached_all_callers_does_not_count() -> None:
+    headroom = resting(goodput=100.0, call_s=0.1)
+    began_s = headroom._since_s
+    refused = Sample(TICK_S, 10, 10, 1.0, 3, 8, True)
+    assert headroom.rest(began_s + 0.4, refused, 0.5), "of calls that began at full load"
+    assert headroom.rest(began_s + 0.6, Sample(TICK_S), 0.5), "nobody called"
+    assert not headroom.rest(began_s + 0.6, refused, 0.5)
+
+
 def test_a_cost_that_is_corrected_while_there_is_no_budget_is_paid_later() -> None:
     gate = RateGate(10.0)
     gate.begin(0.0, 10.0)
@@ -190,6 +294,19 @@ def test_a_cost_that_is_corrected_while_there_is_no_budget_is_paid_later() -> No
     gate.correct(5.0)
     gate.set_rate(10.0, 0.0)
     assert gate.wait_s(0.0) == pytest.approx(1.5, rel=0.05), "without a bound nothing is owed"
+
+
+def test_what_is_owed_is_paid_at_the_new_rate_however_low() -> None:
+    for rate, wait_s in ((100.0, 0.1), (1.0, 10.0), (0.5, 20.0)):
+        gate = RateGate(10.0)
+        gate.begin(0.0, 10.0)
+        gate.set_rate(rate, 0.0)
+        assert gate.wait_s(0.0) == pytest.approx(wait_s, rel=0.05)
+        assert gate.wait_s(wait_s * 1.1) == 0.0
+    gate = RateGate(10.0)
+    gate.begin(0.0, 10.0)
+    gate.set_rate(20.0, 5.0)
+    assert gate.wait_s(5.0) == 0.0, "it was paid by then"
 
 
 def test_a_correction_counts_as_the_call_itself_would_have() -> None:

@@ -57,6 +57,7 @@ def test_permits_are_the_limit_in_all_at_most(limit: int, wants: list[int]) -> N
         assert all(shares[str(i)] >= want for i, want in enumerate(wants))
     else:
         assert sum(shares.values()) == limit
+        assert all(shares[str(i)] <= want for i, want in enumerate(wants))
 
 
 def test_permits_go_round_and_not_too_often() -> None:
@@ -84,3 +85,18 @@ def test_all_of_a_budget_is_given_out_to_those_who_want_it() -> None:
     parts = rates(1000.0, [claim("a", 1), claim("b", 1), idle])
     assert parts == pytest.approx({"a": 499.5, "b": 499.5, "idle": 1.0})
     assert sum(rates(1000.0, [idle]).values()) == 1000.0
+
+
+def test_jobs_share_a_budget_by_weight_whatever_their_number_of_workers() -> None:
+    claims = [claim(f"a{i}", 1, job="a", weight=3.0) for i in range(4)]
+    claims += [claim("b", 1, job="b", weight=1.0)]
+    parts = rates(100.0, claims)
+    assert parts == pytest.approx({"a0": 18.75, "a1": 18.75, "a2": 18.75, "a3": 18.75, "b": 25.0})
+    assert rates(100.0, []) == {}
+
+
+def test_a_permit_that_rests_is_of_use_to_another() -> None:
+    refused = claim("a", 3)._replace(resting=3)
+    assert Shares().permits(0.0, 4, [refused, claim("b", 4)]) == {"a": 0, "b": 4}
+    half = claim("a", 3)._replace(resting=1)
+    assert Shares().permits(0.0, 4, [half, claim("b", 4)]) == {"a": 2, "b": 2}

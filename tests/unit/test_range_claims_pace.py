@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flowctl.bolts.range_claims import PROGRESS_EARLY, PROGRESS_EVERY_S, RangeClaims
 from flowctl.core.messages import Processed
 
@@ -42,3 +44,4 @@ def test_each_batch_is_reported_where_a_short_one_is_between_long_ones():
 
 def test_the_first_progress_of_a_range_that_follows_another_is_not_urgent():
     assert reports(batch_s=0.01, batches=9, follows=True) == []
+    assert reports(batch_s=0.01, batches=12, follows=True)[0] == pytest.approx(PROGRESS_EVERY_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from flowctl.core.carried import Packed
 from flowctl.core.events import TargetWentDown
@@ -22,7 +23,7 @@ from flowctl.core.records import (
     Record,
 )
 from flowctl.core.tuples import FlowTuple
-from flowctl.errors import SourceError
+from flowctl.errors import ConfigError, SourceError
 from tests.range_driver import MB, Ranges, split_scene
 
 
@@ -131,9 +132,14 @@ def test_both_end_together() -> None:
     flow_tuple = FlowTuple(1, None)  # type: ignore[arg-type]
 
     def kept(
-        position_s: float, other_s: float, *, late_s: float = 0.0, lag_s: float = 0.0
+        position_s: float,
+        other_s: float,
+        *,
+        late_s: float = 0.0,
+        lag_s: float = 0.0,
+        positions: float = 1000.0,
     ) -> float:
-        donor = Donor(1000.0, position_s, late_s, consumer, flow_tuple)
+        donor = Donor(positions, position_s, late_s, consumer, flow_tuple)
         return share_kept(donor, other_s, lag_s)
 
     assert kept(1.0, 1.0) == 0.5
@@ -141,6 +147,8 @@ def test_both_end_together() -> None:
     assert kept(1.0, 1.0, lag_s=100.0) == 0.55
     assert kept(1.0, 1.0, lag_s=5000.0) == 1.0, "sooner by itself"
     assert kept(1.0, 1.0, late_s=2000.0) == 0.0, "it may never go on"
+    assert kept(1.0, 1.0, positions=2.0) == 0.5
+    assert kept(3.0, 1.0, positions=2.0) == 0.0, "it would not get to the next one"
 
 
 def test_an_idle_bolt_gets_the_end_of_a_range_once_its_bolt_has_answered() -> None:
@@ -301,6 +309,7 @@ def test_a_source_that_cannot_be_read_ends_the_run_and_is_no_dead_letter() -> No
     for expected in (AckOutcome.FAILED, AckOutcome.GAVE_UP):
         outcome = ranges.failed(e, 0, 1000, records=0, is_read_error=True, is_data_error=True)
         assert outcome is expected
+        assert (ranges.core.gave_up is not None) is (expected is AckOutcome.GAVE_UP)
         ranges.wait(20.0, "a")
         e = next(iter(ranges.emit()), e)
     assert ranges.core.gave_up is not None
@@ -443,3 +452,135 @@ def test_times_a_little_below_nothing_count_as_none() -> None:
     ranges.did(e, 0, 500, service_s=-1e-3, read_s=-1e-3, wait_s=-1e-3)
     service = ranges.core.bolts["a"].service
     assert (service.record_s, service.path_s) == (0.0, pytest.approx(0.1))
+
+
+def test_who_is_gone_says_nothing_that_counts() -> None:
+    """A late frame of a connection that ended."""
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    for bolt in ("b", "a"):
+        if bolt == "a":
+            ranges.core.remove_bolt("a", now_s=ranges.clock(), reason="it left")
+        answer = SplitAnswer(e.tuple_id, 1, 10)
+        assert ranges.did(e, 0, 100, bolt=bolt) is AckOutcome.UNKNOWN
+        assert ranges.failed(e, 0, 100, bolt=bolt) is AckOutcome.UNKNOWN
+        assert ranges.core.on_split(bolt, 1, answer, now_s=ranges.clock()) is AckOutcome.UNKNOWN
+    assert ranges.state == PartitionCheckpoint()
+    assert ranges.core.counters.acks_unknown == 6
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    never_sent = replace(e, tuple_id=e.tuple_id + 1)
+    assert ranges.did(never_sent, 0, 100) is AckOutcome.UNKNOWN
+    assert ranges.did(e, 0, 1001) is AckOutcome.UNKNOWN, "it has no such positions"
+
+
+def test_ranges_that_are_saved_before_they_are_done_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="can't be processed at most once yet") as caught:
+        Ranges("a", settings={"guarantee_mode": "at_most_once"})
+    assert caught.value.field == "guarantee.mode"
+
+
+def test_a_sink_is_not_guarded_by_the_times_of_parts_of_ranges() -> None:
+    assert Ranges("a").core.guard is None
+
+
+def test_to_wait_for_the_source_is_work_of_the_one_who_waits() -> None:
+    """A bolt whose disk is slow gets less, as one whose calls are."""
+    record_s = []
+    for service_s, read_s in ((0.04, 0.0), (0.01, 0.03)):
+        ranges = Ranges("a")
+        e = ranges.emit()[0]
+        for start in range(0, 10_000, 1000):
+            ranges.wait(0.04, "a")
+            ranges.did(e, start, start + 1000, service_s=service_s, read_s=read_s)
+        record_s.append(ranges.core.bolts["a"].service.record_s)
+    assert record_s[0] == pytest.approx(record_s[1])
+
+
+def test_where_a_record_takes_seconds_it_is_a_range_of_its_own() -> None:
+    """Also behind a place where there is nothing, for which ranges get longer."""
+    ranges = Ranges("a", extent=Extent(0, 100_000))
+    for records in (1, 0, 1):
+        for e in ranges.emit():
+            ranges.wait(2.5, "a")
+            ranges.did(e, e.start, e.start + 1, records=records, service_s=2.5)
+            ranges.did(e, e.start + 1, e.stop, records=records, service_s=2_500.0)
+    assert {e.stop - e.start for e in ranges.emit()} == {1}
+
+
+def test_a_range_whose_middle_is_done_goes_out_as_two() -> None:
+    """A bolt is told of one span: it would do the middle again, or nobody the end."""
+    ranges = Ranges("a", "b", stop=1000)
+    (e,) = ranges.emit()
+    ranges.core.on_revoked("a", 1, Revoked([e.tuple_id]), now_s=ranges.clock())
+    assert ranges.did(e, 400, 500, bolt="a") is AckOutcome.LATE
+    sent = ranges.emit()
+    assert sorted((again.start, again.stop) for again in sent) == [(0, 400), (500, 1000)]
+    assert len({again.tuple_id for again in sent}) == 2
+    for again in sent:
+        ranges.did(again, again.start, again.stop)
+    ranges.end()
+    assert ranges.core.is_drained
+
+
+def test_what_comes_late_of_one_partition_is_done_of_that_one() -> None:
+    """Positions of others are the same numbers."""
+    ranges = Ranges("a", "b", stop=1000)
+    ranges.core.offer_extents({name: Extent(0, 1000) for name in ("q", "r")})
+    sent = {e.partition: e for e in ranges.emit()}
+    late = sent["q"]
+    ranges.core.on_revoked(late.bolt, 1, Revoked([late.tuple_id]), now_s=ranges.clock())
+    assert ranges.did(late, 0, 400) is AckOutcome.LATE
+    states = ranges.core.checkpoint().partitions
+    assert {name: state.position for name, state in states.items()} == {
+        "p": None, "q": 399, "r": None,
+    }  # fmt: skip
+
+
+def test_before_anything_succeeded_what_failed_goes_first() -> None:
+    """A process that can never work must fail soon, not once it was tried on all of the source."""
+    ranges = Ranges("a", "b")
+    sent = ranges.emit()
+    first = sent[0]
+    ranges.failed(first, first.start, first.stop)
+    for _ in range(20):
+        ranges.wait(0.2, "a", "b")
+        again = ranges.emit()
+        assert {e.start for e in again} <= {first.start}, "nothing else of the source"
+        if again:
+            break
+    for e in (*again, *sent[1:]):
+        ranges.did(e, e.start, e.stop)
+    assert {e.start for e in ranges.emit()} - {e.start for e in sent}, "it works: on with the rest"
+
+
+def test_the_record_that_was_being_read_is_looked_at_alone() -> None:
+    """Not halves of halves: ``process`` was at it as it raised."""
+    ranges = Ranges("a", "b", stop=1000, has_dead_letter=True)
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 100)
+    ranges.failed(e, 100, 300, records=200, record_at=250, is_data_error=True)
+    parts = set()
+    for _ in range(40):
+        for again in ranges.emit():
+            parts.add((again.start, again.stop))
+            if again.start <= 250 < again.stop:
+                ranges.failed(again, again.start, again.stop, records=again.stop - again.start,
+                              record_at=250, is_data_error=True)  # fmt: skip
+            else:
+                ranges.did(again, again.start, again.stop)
+        ranges.wait(0.5, "a", "b")
+    assert (250, 251) in parts
+    assert not [part for part in parts if part[0] <= 250 < part[1] and part != (250, 251)]
+
+
+def test_what_is_told_of_a_range_that_is_done_must_be_possible_too() -> None:
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    core = ranges.core
+    assert core.may_tell_of(e.tuple_id, 0, 1000)
+    for start, stop in ((0, 1001), (5, 4), (-1, 5)):
+        assert not core.may_tell_of(e.tuple_id, start, stop)
+    ranges.did(e, 0, 1000)
+    assert core.may_tell_of(e.tuple_id, 400, 400)
+    assert not core.may_tell_of(e.tuple_id, 5, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowctl.core.messages import RejectedRecord, Revoked
 from flowctl.core.records import AckOutcome
 from tests.range_driver import MB, Ranges
 
@@ -53,3 +54,33 @@ def test_a_failure_told_by_a_bolt_that_does_not_hold_the_range_changes_nothing()
     assert ranges.failed(ours, ours.start, ours.start + 100, bolt="b") is AckOutcome.DUPLICATE
     assert (dict(ranges.core.book.pending), ranges.core.counters.pieces) == before
     assert not ranges.emit(), "nothing is sent again"
+
+
+def test_what_was_rejected_in_a_part_that_is_told_again_counts_once() -> None:
+    """Two bolts did the same: the second tells of more."""
+    ranges = Ranges("a", "b", stop=1000)
+    (e,) = ranges.emit()
+    ranges.core.on_revoked("a", 1, Revoked([e.tuple_id]), now_s=ranges.clock())
+    (again,) = ranges.emit()
+    bad = [RejectedRecord(position, None, "no use") for position in (399, 400)]
+    ranges.did(e, 0, 400, bolt="a", rejected=bad[:1])
+    ranges.did(again, 0, 1000, rejected=bad)
+    assert ranges.core.counters.records_rejected == 2
+
+
+def test_records_that_process_left_out_are_counted_beside_what_is_done() -> None:
+    ranges = Ranges("a", stop=1000)
+    (e,) = ranges.emit()
+    ranges.did(e, 0, 400, left_out=2)
+    ranges.did(e, 400, 1000, left_out=5)
+    assert ranges.core.counters.records_left_out == 7
+
+
+def test_a_bolt_has_acked_a_range_when_nothing_of_it_is_left() -> None:
+    ranges = Ranges("a", stop=1_000)
+    (e,) = ranges.emit()
+    bolt = ranges.core.bolts["a"]
+    ranges.did(e, 0, 500)
+    assert (bolt.acked, bolt.records_acked) == (0, 5)
+    ranges.did(e, 500, 1_000)
+    assert (bolt.acked, bolt.records_acked) == (1, 10)

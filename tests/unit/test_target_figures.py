@@ -6,6 +6,8 @@ import io
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flowctl import paced
 from flowctl.bolts import paced_targets
@@ -77,6 +79,75 @@ def test_a_process_that_has_ended_is_left_out_but_what_it_waited_stays() -> None
     seen.take(told("dead", waited_s=3.5), SILENT_S + 2)  # it had only been frozen
     assert seen.views(SILENT_S + 2)[0].waited_s == 4.5
     assert seen.views(3 * OVER_S) == ()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["w-1", "w-2", "w-3"]),
+        st.sampled_from(["crm", "pg"]),
+        st.sampled_from([0.0, 0.25, 0.5, 1.0, 4.0, 7.0]),  # later
+        st.integers(0, 9),  # calls
+        st.integers(0, 3),  # refused
+        st.booleans(),  # is the limit shared
+        st.booleans(),  # does somebody look
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_a_view_is_what_all_that_was_told_lately_comes_to(
+    steps: list[tuple[str, str, float, int, int, bool, bool]],
+) -> None:
+    """Against all reports, kept for ever."""
+    seen, now_s = SeenTargets(), 0.0
+    sums: dict[tuple[str, str], TargetFigures] = {}
+    kept: dict[tuple[str, str], list[tuple[float, TargetFigures]]] = {}
+    waited: dict[tuple[str, str], float] = {}
+    for process, target, later_s, calls, refused, is_shared, looks in steps:
+        now_s += later_s
+        key, before = (process, target), sums.get((process, target), told(process, target=target))
+        figures = sums[key] = msgspec.structs.replace(
+            before, calls=before.calls + calls, call_s=before.call_s + calls / 4,
+            refused=before.refused + refused, waited_s=before.waited_s + refused,
+            is_shared=is_shared, limit=1 + calls,
+        )  # fmt: skip
+        seen.take(figures, now_s)
+        reports = kept.setdefault(key, [])
+        if not reports or now_s - reports[-1][0] >= 0.9:
+            reports.append((now_s, figures))
+            waited[key] = figures.waited_s
+        if not looks:
+            continue
+        views = seen.views(now_s)
+        for its in kept.values():
+            if its and now_s - its[-1][0] > SILENT_S:
+                its.clear()
+        names = sorted({name for (_, name), its in kept.items() if its})
+        assert [view.target for view in views] == names
+        for view in views:
+            check(view, [its for (_, name), its in kept.items() if its and name == view.target])
+            assert view.waited_s == sum(s for (_, name), s in waited.items() if name == view.target)
+
+
+def check(view: TargetView, told_of_it: list[list[tuple[float, TargetFigures]]]) -> None:
+    used = calls_per_s = calls = refused = 0.0
+    for reports in told_of_it:
+        last_s, last = reports[-1]
+        since = [report for report in reports if last_s - report[0] <= OVER_S]
+        first_s, first = since[0] if len(since) > 1 else reports[-2:][0]
+        calls += last.calls - first.calls
+        refused += last.refused - first.refused
+        if last_s > first_s:
+            used += (last.call_s - first.call_s) / (last_s - first_s)
+            calls_per_s += (last.calls - first.calls) / (last_s - first_s)
+    assert (view.used, view.calls_per_s) == (pytest.approx(used), pytest.approx(calls_per_s))
+    assert view.refused_share == pytest.approx(refused / (calls + refused) if refused else 0.0)
+    newest = [reports[-1][1] for reports in sorted(told_of_it, key=lambda its: its[-1][0])]
+    shared = [figures.limit for figures in newest if figures.is_shared]
+    alone = [figures for figures in newest if not figures.is_shared]
+    assert view.limit == sum(shared[-1:]) + sum(figures.limit for figures in alone)
+    assert view.alone == len({figures.process for figures in alone})
 
 
 def test_processes_that_learn_alone_have_limits_of_their_own() -> None:

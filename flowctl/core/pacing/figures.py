@@ -41,7 +41,9 @@ class TargetFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def sums(self) -> Sums:
         """The same sums; what was not reported is 0."""
-        return Sums(self.calls, 0.0, self.call_s, self.refused, 0, self.waited_s)
+        return Sums(
+            calls=self.calls, call_s=self.call_s, refused=self.refused, waited_s=self.waited_s
+        )
 
 
 class TargetView(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,8 +35,8 @@ class RateGate:
         return inf if self.rate <= 0 else max(0.0, self._free_at_s - now_s)
 
     def begin(self, now_s: float, cost: float) -> None:
-        """A call of this cost begins."""
-        if 0 < self.rate < inf:
+        """A call of this cost begins; there is a rate."""
+        if self.rate < inf:
             self._free_at_s = max(self._free_at_s, now_s - _LATE_S) + cost / (self.rate * _AIM)
 
     def correct(self, cost: float) -> None:

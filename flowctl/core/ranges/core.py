@@ -184,7 +184,7 @@ class RangeCore(ByReference):
             self._finish(flow_tuple, now_s)
         self.book.changed(consumer)
         if not done:
-            self.counters.acks_duplicate += told.start < told.done_through
+            self.counters.acks_duplicate += 1
             return AckOutcome.DUPLICATE
         return AckOutcome.ACKED if is_holder else AckOutcome.LATE
 
@@ -266,7 +266,7 @@ class RangeCore(ByReference):
         if said.fail.is_read_error:
             part.is_unread = True
         elif said.record is not None and said.records == 1:
-            part.holding(Record(said.record.position, as_sent(said.record.value)))
+            part.hold(Record(said.record.position, as_sent(said.record.value)))
         self._is_doubtful = not self._target.has_succeeded
         piece = self._settling.take_apart(flow_tuple, part)
         consumer.on_part_failed(flow_tuple, now_s)
@@ -320,25 +320,26 @@ class RangeCore(ByReference):
         flow_tuple = self._pending.get(answer.tuple_id)
         is_awaited = self._splits.answered(bolt, answer.tuple_id, answer.request)
         if not is_awaited or flow_tuple is None or answer.tuple_id not in consumer.flight:
-            self.book.changed(consumer)
             return AckOutcome.DUPLICATE
+        assert isinstance(consumer, RangeConsumer)
         cut = _cut(flow_tuple)
         rest = cut.between(answer.stop, cut.bounds[1])
         if rest.pieces:
             # Also if it said 0: what it did not report is done, or never reached it.
-            self._split_off(flow_tuple, rest, now_s)
+            self._split_off(flow_tuple, rest, consumer, now_s)
+            self.book.changed(consumer)
         else:
-            assert isinstance(consumer, RangeConsumer)
             self._splits.refused(flow_tuple, consumer, now_s)
-        self.book.changed(consumer)
         return AckOutcome.ACKED
 
-    def _split_off(self, flow_tuple: FlowTuple, rest: RangeCut, now_s: float) -> None:
+    def _split_off(
+        self, flow_tuple: FlowTuple, rest: RangeCut, holder: RangeConsumer, now_s: float
+    ) -> None:
         if self._is_doubtful and not flow_tuple.faults and flow_tuple.search is None:
             self._settling.put_back(flow_tuple, rest)
         else:
             piece = self._settling.part_with(flow_tuple, rest)
-            self._splits.parted(flow_tuple, piece, now_s)
+            self._splits.parted(flow_tuple, piece, holder, now_s)
         if not _cut(flow_tuple).pieces:
             self._finish(flow_tuple, now_s)
 

@@ -55,12 +55,6 @@ class RangeBacklog(SendBuffer):
         self._waiting = kept
         self.records = sum(stop - start for _, start, stop in kept)
 
-    def drop(self, partition: str) -> int:
-        """See :class:`SendBuffer`."""
-        before = self.records
-        self.take_out(partition, self.of(partition))
-        return before - self.records
-
     @property
     def first_positions(self) -> int:
         """How many positions a bolt gets before anything is known of it.  Not when empty."""

@@ -86,14 +86,15 @@ class Positions(Sequence[Record]):
             first, last, _ = index.indices(self._length)
             return Positions(counted(self.pieces, first, last))
         number = index + self._length if index < 0 else index
-        if not 0 <= number < self._length:
-            raise IndexError(index)
         return Record(counted(self.pieces, number, number + 1)[0][0], None)
 
     def __iter__(self) -> Iterator[Record]:
         for start, stop in self.pieces:
             for position in range(start, stop):
                 yield Record(position, None)
+
+
+_NO_SEQ = 0  # positions are numbers themselves: nobody counts records
 
 
 class RangeCut(Cut, gc=False, eq=False):
@@ -119,7 +120,7 @@ class RangeCut(Cut, gc=False, eq=False):
         """The same with other ``pieces`` of it."""
         return RangeCut(
             self.partition,
-            pieces[0][0] if pieces else 0,
+            _NO_SEQ,
             Positions(pieces),
             0,
             pieces,
@@ -148,10 +149,9 @@ class RangeCut(Cut, gc=False, eq=False):
             self.bounds = (self.pieces[0][0], self.pieces[-1][1])
         return self
 
-    def holding(self, record: Record) -> RangeCut:
-        """The same, known to hold just ``record``."""
+    def hold(self, record: Record) -> None:
+        """It is known to hold just ``record``."""
         self.records = (record,)
-        return self
 
     def part(self, start: int, stop: int) -> RangeCut:
         """See :class:`Cut`."""
@@ -167,4 +167,4 @@ def cut_of(partition: str, pieces: Pieces, identity: str, *, is_splittable: bool
     """Return what a new tuple of these ``pieces``, at least one, holds."""
     bounds = (pieces[0][0], pieces[-1][1])
     records = Positions(pieces)
-    return RangeCut(partition, bounds[0], records, 0, pieces, bounds, identity, is_splittable)
+    return RangeCut(partition, _NO_SEQ, records, 0, pieces, bounds, identity, is_splittable)

@@ -196,7 +196,7 @@ class Settling:
         for one in rejected:
             place = ((one.position, one.position + 1),)
             cut = cut_of(partition, place, "", is_splittable=False)
-            cut.holding(Record(one.position, as_sent(one.value)))
+            cut.hold(Record(one.position, as_sent(one.value)))
             piece = FlowTuple(book.ids.next(), cut)
             book.pending[piece.tuple_id] = piece
             book.counters.pieces += 1

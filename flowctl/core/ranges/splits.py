@@ -100,11 +100,6 @@ class Splits:
         self._look_at_s = -NEVER  # not before
         self._look_again_s = NEVER  # although nothing happens
 
-    @property
-    def questions(self) -> int:
-        """How many have no answer yet."""
-        return len(self._asks)
-
     # -- when nothing is left to send ----------------------------------------------------
 
     def look(self, idle: Sequence[str], now_s: float, *, questions: int) -> None:
@@ -256,11 +251,12 @@ class Splits:
         wait_s = max(_REFUSED_S, consumer.silent_s(flow_tuple, now_s))
         self._refused[flow_tuple.tuple_id] = (len(flow_tuple.cut.records), now_s + wait_s)
 
-    def parted(self, whole: FlowTuple, piece: FlowTuple, now_s: float) -> None:
-        """The bolt of ``whole`` gave ``piece`` of it back, which is a range of its own now."""
-        bolt, cut = whole.held_by or "", piece.cut
-        holder = self._book.bolts.get(bolt)
-        if isinstance(holder, RangeConsumer) and holder.moved_at_s <= whole.sent_at_s:
+    def parted(
+        self, whole: FlowTuple, piece: FlowTuple, holder: RangeConsumer, now_s: float
+    ) -> None:
+        """``holder`` gave ``piece`` of ``whole`` back, which is a range of its own now."""
+        cut = piece.cut
+        if holder.moved_at_s <= whole.sent_at_s:
             self._moves[piece.tuple_id] = self._moves.get(whole.tuple_id, 0)
             self._moves[piece.tuple_id] += not whole.cut.records
         assert isinstance(cut, RangeCut)
@@ -269,7 +265,7 @@ class Splits:
             RangeSplit(
                 at_s=now_s,
                 tuple_id=whole.tuple_id,
-                bolt=bolt,
+                bolt=holder.bolt,
                 partition=cut.partition,
                 at=cut.pieces[0][0],
                 rest_id=piece.tuple_id,
