@@ -59,7 +59,7 @@ CONTROL_REPORT = $(CONTROL_SHIPPED) $(CONTROL_OTHERS:%=--policy %/4) --seeds 401
 # What builds and checks packages, in .venv-dist.  hatchling as pyproject.toml asks for it: building
 # without isolation fetches it once, and both builds have the same.
 DIST_TOOLS := build 'hatchling>=1.27' 'twine>=6.1' 'cyclonedx-bom>=7'
-BUILD := .venv-dist/bin/python -m build --quiet --no-isolation
+BUILD := .venv-dist/bin/python -m build --no-isolation
 INTO_WITH_WHEEL := .venv-dist/bin/python -m pip --disable-pip-version-check \
     --python .venv-dist/with-wheel/bin/python
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' flowctl/__init__.py)
@@ -194,8 +194,8 @@ pins: $(FOR_TEST) ## renew constraints.txt from pyproject.toml
 # The wheel is built from the sdist, and both once more from the checkout, to be compared.
 dist: .venv-dist/.installed ## a wheel and an sdist in dist/: the same from each build, checked, and the wheel tried on each of PYTHONS
 	@rm -rf dist .venv-dist/again
-	@$(BUILD) --outdir dist .
-	@$(BUILD) --outdir .venv-dist/again --sdist --wheel .
+	@{ $(BUILD) --outdir dist . && $(BUILD) --outdir .venv-dist/again --sdist --wheel .; } \
+		> .venv-dist/build.log 2>&1 || { cat .venv-dist/build.log; exit 1; }
 	@.venv-dist/bin/twine check --strict dist/*
 	@.venv-dist/bin/python .ci/check_dist.py dist .venv-dist/again
 	@for python in $(PYTHONS); do \

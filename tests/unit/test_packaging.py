@@ -104,6 +104,23 @@ def test_the_pythons_of_the_metadata_are_those_of_ci_and_of_the_page() -> None:
 def test_public_ci_runs_what_a_desk_runs() -> None:
     assert "- run: .ci/run\n" in text_of(".github/workflows/ci.yml")
     assert "make check" in text_of(".ci/run")
+    assert "- run: make sbom " in text_of(".github/workflows/ci.yml")
+
+
+def test_make_dist_checks_what_it_makes() -> None:
+    make = ["make", "-n", "-o", ".venv-dist/.installed", "sbom", "PYTHONS=python3"]
+    told = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    in_turn = (
+        *(r"rm -rf dist", r"build .*--outdir dist \.", r"build .*again --sdist --wheel \."),
+        *(
+            r"twine check --strict dist/\*",
+            r"check_dist\.py dist .*again",
+            r"install .*dist/\*\.whl",
+        ),
+        *(r"-I \.ci/try_wheel\.py"),
+        r"cyclonedx-py environment .*\.cdx\.json",
+    )
+    assert re.search(".*?".join(in_turn), told, re.DOTALL), told
 
 
 def test_the_page_of_releases_has_the_formats_numbers() -> None:
