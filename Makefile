@@ -56,12 +56,20 @@ CONTROL_OTHERS := rtt_only aiad aiad_tuned fixed:2 fixed:16 aimd vegas gradient2
 CONTROL_SHIPPED := --policy just_full@401,402,403 --report docs/control-report.md
 CONTROL_REPORT = $(CONTROL_SHIPPED) $(CONTROL_OTHERS:%=--policy %/4) --seeds 401
 
+# What builds and checks packages, in .venv-dist.  hatchling as pyproject.toml asks for it: building
+# without isolation fetches it once, and both builds have the same.
+DIST_TOOLS := build 'hatchling>=1.27' 'twine>=6.1' 'cyclonedx-bom>=7'
+BUILD := .venv-dist/bin/python -m build --no-isolation
+INTO_WITH_WHEEL := .venv-dist/bin/python -m pip --disable-pip-version-check \
+    --python .venv-dist/with-wheel/bin/python
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' flowctl/__init__.py)
+
 CONTROL_DIFFERS := echo "docs/control-report.md is not what the code gives. Run: make control-report," \
     "and look at the difference." >&2; exit 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: .pack-spark .install-others .get-mariadb help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist clean
+.PHONY: .pack-spark .install-others .get-mariadb .try-wheel help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist sbom clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -183,8 +191,38 @@ pins: $(FOR_TEST) ## renew constraints.txt from pyproject.toml
 	    --no-header --no-annotate -o constraints.txt
 	@$(BIN)/python .ci/check_pins.py
 
-dist: $(VENV)/.made ## a wheel in dist/
-	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+# The wheel is built from the sdist, and both once more from the checkout, to be compared.
+dist: .venv-dist/.installed ## a wheel and an sdist in dist/: the same from each build, checked, and the wheel tried on each of PYTHONS
+	@rm -rf dist .venv-dist/again
+	@{ $(BUILD) --outdir dist . && $(BUILD) --outdir .venv-dist/again --sdist --wheel .; } \
+		> .venv-dist/build.log 2>&1 || { cat .venv-dist/build.log; exit 1; }
+	@.venv-dist/bin/twine check --strict dist/*
+	@.venv-dist/bin/python .ci/check_dist.py dist .venv-dist/again
+	@for python in $(PYTHONS); do \
+		if ! $$python -c "" 2> /dev/null; then echo "$$python: not on this machine, skipped"; continue; fi; \
+		$(MAKE) --no-print-directory .try-wheel PYTHON=$$python || exit 1; \
+	done
+
+# In an environment that has the wheel and what it asks for, and nothing else: no pip either.
+.try-wheel:
+	@$(PYTHON) -m venv --clear --without-pip .venv-dist/with-wheel
+	@$(INTO_WITH_WHEEL) install --quiet dist/*.whl
+	@$(INTO_WITH_WHEEL) check > /dev/null
+	@.venv-dist/with-wheel/bin/python -I .ci/try_wheel.py
+
+# The version is dynamic, which cyclonedx-py does not follow.
+sbom: dist ## build/*.cdx.json: what the base install brings, in CycloneDX's form
+	@$(MAKE) --no-print-directory .try-wheel
+	@mkdir -p build
+	@sed "s/^dynamic = .*/version = \"$(VERSION)\"/" pyproject.toml > .venv-dist/pyproject.toml
+	@.venv-dist/bin/cyclonedx-py environment --pyproject .venv-dist/pyproject.toml --mc-type library \
+		--output-reproducible -o build/flowctl_spark-$(VERSION).cdx.json .venv-dist/with-wheel/bin/python
+
+.venv-dist/.installed: pyproject.toml
+	@echo "Installing what builds and checks packages into .venv-dist ..."
+	@$(PYTHON) -m venv --clear .venv-dist
+	@.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check $(DIST_TOOLS)
+	@touch $@
 
 clean: ## remove the virtual environment, caches and what runs left behind
 	rm -rf $(VENV) .venv-* dist build spark-warehouse metastore_db derby.log \

@@ -35,7 +35,7 @@ def until(is_so: Callable[[], object], what: str, timeout_s: float = START_TIMEO
 
 
 def wheel(folder: Path) -> Path:
-    """Build flowctl's wheel as `make dist` does."""
+    """Build flowctl's wheel, straight from the checkout."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*build, "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
     [found] = folder.glob("flowctl_spark-*.whl")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import flowctl
+from flowctl.wire.frames import PROTOCOL_VERSION
+from flowctl_apply._manifest import VERSION as MANIFEST_VERSION
+from flowctl_redis import schema
 
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11
 ROOT = Path(__file__).parents[2]
@@ -19,6 +25,10 @@ _PYTHON = "Programming Language :: Python :: 3."
 REGISTRIES = re.compile(
     r"https?://[^\s/]*(pypi\.|pythonhosted\.|npmjs\.|maven\.|crates\.io|proxy\.golang|anaconda\.)"
 )
+
+
+# What stands at the head of a file that somebody else wrote.
+OTHERS = re.compile(r"Copyright \(c\)|©|SPDX-License-Identifier|Licensed under", re.IGNORECASE)
 
 
 def text_of(name: str) -> str:
@@ -35,8 +45,53 @@ def test_all_packages_are_in_the_wheel() -> None:
     assert set(PACKAGES) == {"flowctl", *made}
 
 
+def test_nothing_in_the_packages_is_vendored() -> None:
+    """Else its licence would have to be in ``license-files``."""
+    assert PROJECT["project"]["license-files"] == ["LICENSE"]
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*"):
+            if path.is_file() and path.suffix not in {".py", ".pyc"}:
+                shown = path.relative_to(ROOT / package).as_posix()
+                assert re.fullmatch(r"py\.typed|lua/\w+\.lua|log4j2\.properties", shown), path
+            elif path.suffix == ".py":
+                assert not OTHERS.search(path.read_text(encoding="utf-8")), path
+
+
+def test_the_metadata_are_complete() -> None:
+    project = PROJECT["project"]
+    assert (project["name"], project["license"]) == ("flowctl-spark", "Apache-2.0")
+    assert project["requires-python"] == ">=" + min(project_pythons(), key=minor)
+    assert project["scripts"] == {"flowctl": "flowctl.cli.main:main"}
+    assert callable(importlib.import_module("flowctl.cli.main").main)
+    names = [re.split(r"[>=<\[ ;]", line)[0] for line in project["dependencies"]]
+    assert names == ["click", "msgspec", "rich", "structlog"]  # the base install is light
+    # Whatever a user could want, and none of what only a desk needs.
+    told = {"dev", "all"} ^ set(project["optional-dependencies"])
+    [everything] = project["optional-dependencies"]["all"]
+    assert set(re.findall(r"[\w-]+", everything.partition("[")[2])) == told
+    assert not any(c.startswith("License ::") for c in project["classifiers"])  # PEP 639
+    assert "urls" not in project  # the repository has no public address yet
+
+
+def test_every_error_about_a_missing_extra_names_one() -> None:
+    extras = set(PROJECT["project"]["optional-dependencies"])
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for named in re.findall(r"flowctl-spark\[(\w+)\]", path.read_text(encoding="utf-8")):
+                assert named in extras, f"{path}: {named}"
+
+
+def project_pythons() -> set[str]:
+    classifiers = PROJECT["project"]["classifiers"]
+    return {"3." + c.removeprefix(_PYTHON) for c in classifiers if _PYTHON in c}
+
+
+def minor(python: str) -> int:
+    return int(python.partition(".")[2])
+
+
 def test_the_pythons_of_the_metadata_are_those_of_ci_and_of_the_page() -> None:
-    told = {c.removeprefix(_PYTHON) for c in PROJECT["project"]["classifiers"] if _PYTHON in c}
+    told = {str(minor(python)) for python in project_pythons()}
     [listed] = re.findall(r"python: \[(.*)\]", text_of(".github/workflows/ci.yml"))
     page = re.findall(
         r"^\| Python 3\.(\d+) \| 3\.\d+\.\d+ \|", text_of("docs/versions.md"), re.MULTILINE
@@ -49,6 +104,94 @@ def test_the_pythons_of_the_metadata_are_those_of_ci_and_of_the_page() -> None:
 def test_public_ci_runs_what_a_desk_runs() -> None:
     assert "- run: .ci/run\n" in text_of(".github/workflows/ci.yml")
     assert "make check" in text_of(".ci/run")
+    assert "- run: make sbom " in text_of(".github/workflows/ci.yml")
+
+
+def test_make_dist_checks_what_it_makes() -> None:
+    make = ["make", "-n", "-o", ".venv-dist/.installed", "sbom", "PYTHONS=python3"]
+    told = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    in_turn = (
+        *(r"rm -rf dist", r"build .*--outdir dist \.", r"build .*again --sdist --wheel \."),
+        *(
+            r"twine check --strict dist/\*",
+            r"check_dist\.py dist .*again",
+            r"install .*dist/\*\.whl",
+        ),
+        *(r"-I \.ci/try_wheel\.py"),
+        r"cyclonedx-py environment .*\.cdx\.json",
+    )
+    assert re.search(".*?".join(in_turn), told, re.DOTALL), told
+
+
+def test_the_page_of_releases_has_the_formats_numbers() -> None:
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|", text_of("docs/dev/releasing.md"), re.MULTILINE)
+    now = {name.split()[0]: re.findall(r"\d+", number) for name, number in rows}
+    assert now["wire"] == [str(PROTOCOL_VERSION)]
+    assert now["checkpoint"] == [schema.SCHEMA.decode(), schema.SCHEMA_BLOCKS.decode()]
+    assert now["manifest,"] == [str(MANIFEST_VERSION)]
+
+
+# -- the release ----------------------------------------------------------------------------
+
+
+def release() -> dict[str, Any]:
+    read = yaml.safe_load(text_of(".github/workflows/release.yml"))
+    assert isinstance(read, dict)
+    return read
+
+
+def steps(job: str) -> list[dict[str, Any]]:
+    found = release()["jobs"][job]["steps"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_release_begins_with_a_tag_only() -> None:
+    assert release()[True] == {"push": {"tags": ["v*"]}}  # YAML takes `on` for true
+
+
+def test_the_releases_actions_are_pinned_to_a_commit_of_a_version() -> None:
+    used = re.findall(r"uses: (.*)", text_of(".github/workflows/release.yml"))
+    assert used.pop(0) == "./.github/workflows/ci.yml"
+    for action in used:
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+\b.*", action), action
+
+
+def test_the_release_goes_from_the_checks_to_a_persons_approval() -> None:
+    jobs = release()["jobs"]
+    after = {name: job.get("needs") for name, job in jobs.items()}
+    assert after == {"check": None, "build": "check", "attest": "build", "publish": "attest"}
+    assert [name for name, job in jobs.items() if "environment" in job] == ["publish"]
+    assert {"run": "make sbom"} in steps("build")
+    assert steps("publish")[-1]["uses"].startswith("pypa/gh-action-pypi-publish@")
+
+
+def test_nothing_of_the_repository_runs_where_the_release_can_get_a_token() -> None:
+    assert release()["permissions"] == {}
+    for name, job in release()["jobs"].items():
+        if "id-token" in job["permissions"]:
+            assert not any("checkout" in step.get("uses", "") for step in steps(name)), name
+        else:
+            assert job["permissions"] == {"contents": "read"}, name
+
+
+def test_the_release_keeps_no_secret() -> None:
+    text = text_of(".github/workflows/release.yml")
+    assert not re.search(r"secrets\.|password|(?<!id-)token:", text)
+
+
+def test_the_tag_is_the_version() -> None:
+    [run] = [step["run"] for step in steps("build") if "GITHUB_REF_NAME" in step.get("run", "")]
+    for tag, code in ((f"v{flowctl.__version__}", 0), ("v9.9.9", 1)):
+        named = {"GITHUB_REF_NAME": tag}
+        done = subprocess.run(["bash", "-c", run], cwd=ROOT, env=named, check=False)
+        assert done.returncode == code, tag
+
+
+def test_the_releases_pythons_are_those_of_the_metadata() -> None:
+    [setup] = [step for step in steps("build") if "setup-python" in step.get("uses", "")]
+    pythons = setup["with"]["python-version"].split()
+    assert pythons == sorted(project_pythons(), key=minor)
 
 
 def test_the_page_of_versions_has_the_pins() -> None:
