@@ -44,7 +44,7 @@ BOLT_FILE: Final = "flowctl/core/consumer.py"
 BOLT_CLASS: Final = "AdaptiveFlowConsumer"
 # Fields of a bolt that are another's by agreement, to save a dictionary in the hottest loops.
 LENT_FIELDS: Final = {
-    "alarm_s": "flowctl/core/alarms.py",
+    "alarm_s": "flowctl/core/book.py",
     "queued_s": "flowctl/core/dispatch.py",
     "place": "flowctl/core/dispatch.py",
 }
@@ -57,10 +57,9 @@ BLAME_FILE: Final = "flowctl/core/blame.py"
 MADE_IN: Final = {"Pause": RETRY_FILE, "Breaker": BLAME_FILE}
 # Waits that double and are no pause before another try of what failed.
 OTHER_WAITS: Final = {
-    "flowctl/core/pacing/headroom.py": "how long a limit is known to be too low to ask for more",
-    "flowctl/core/pacing/ramp.py": "how long the law keeps a limit before it tries a higher one",
+    "flowctl/core/pacing/law.py": "how long it keeps a limit, and takes one for known to be low",
     "flowctl/core/ranges/splits.py": "how long a bolt has to answer, by its path",
-    "flowctl/runtime/endings.py": "how long a bolt may be silent before it is ended",
+    "flowctl/runtime/bolt_watch.py": "how long a bolt may be silent before it is ended",
     "adapters/pyspark_flowctl/supervisor.py": "how often Spark is asked for its slots",
 }
 # How constants and classes are called that decide about retries and blame.
@@ -70,9 +69,9 @@ _RETRY_NAME: Final = re.compile(
 _WAIT_NAME: Final = re.compile(r"(wait|pause|back_?off|rest|retry|first|after)\w*_s$", re.I)
 RETRY_NAMES: Final = {  # that mean something else, or are what it works with
     "_BACKOFF": "flowctl/core/rtt.py",  # of a time-out (RFC 6298)
-    "_BACKOFF_RATIO": "flowctl/core/window/baselines/aimd.py",  # by which a window shrinks
+    "_BACKOFF_RATIO": "flowctl/core/window/baselines.py",  # by which a window shrinks
     "_RETRY_S": "adapters/flowctl_sql/_sqlite.py",  # how often it looks whether a lock is free
-    "Breaker": "flowctl/core/breaker.py",
+    "Breaker": "flowctl/core/blame.py",
 }
 _CHANGES: Final = {
     "add", "append", "appendleft", "clear", "discard", "extend", "pop", "popitem", "popleft",

@@ -61,7 +61,7 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "pacing": (
         "flowctl/core/pacing/*.py",
         "flowctl/pacing/*.py",
-        "adapters/flowctl_redis/pacing.py",
+        "adapters/flowctl_redis/targets.py",
     ),
     "ranges": ("flowctl/core/ranges/*.py", "flowctl/bolts/range_*.py"),
 }

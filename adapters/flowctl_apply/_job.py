@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from flowctl.errors import ConfigError, InternalError
-from flowctl_apply._merging import merge_files, shares_of
-from flowctl_apply._places import arrow_path, place_at
+from flowctl_apply._needed import arrow
+from flowctl_apply._places import Place, arrow_path, place_at
 from flowctl_apply._results import (
     Description,
     Finished,
     ResultFile,
     Results,
     files_in,
+    merged_name,
     total_rows,
 )
 from flowctl_apply._row_writer import AsyncRowWriter, RowWriter, Target
@@ -30,6 +32,47 @@ if TYPE_CHECKING:
     from flowctl.instrumentation.snapshot import Report
     from flowctl.runtime.receipt_store import ReceiptStore
     from flowctl.runtime.receipts import Entry
+
+
+# -- Small files of rows are merged into fewer ones --------------------------------------------
+
+
+def shares_of(files: Sequence[ResultFile], count: int) -> list[Sequence[ResultFile]]:
+    """Return ``files``, in order, in at most ``count`` shares with about as many bytes each."""
+    total = sum(file.bytes for file in files)
+    shares: list[list[ResultFile]] = [[] for _ in range(count)]
+    before = 0
+    for file in files:
+        middle = before + file.bytes / 2
+        shares[min(int(count * middle / total) if total else 0, count - 1)].append(file)
+        before += file.bytes
+    return [share for share in shares if share]
+
+
+def merge_files(
+    place: Place, job: str, schema: Any, names: Sequence[str], *, epoch: int
+) -> ResultFile:
+    """Write the rows of ``names`` into one new file of the driver of ``epoch``; they stay.
+
+    Holds one of them in memory, and the new file as it will be stored.
+    """
+    parquet = importlib.import_module("pyarrow.parquet")
+    pyarrow = arrow()
+    sink = pyarrow.BufferOutputStream()
+    rows = 0
+    with parquet.ParquetWriter(sink, schema) as writer:
+        for name in names:
+            table = parquet.read_table(pyarrow.BufferReader(place.get(name)))
+            writer.write_table(table.cast(schema))
+            rows += table.num_rows
+    data = sink.getvalue().to_pybytes()
+    merged = merged_name(job, epoch)
+    place.put(merged, data)
+    return ResultFile(merged, rows, len(data))
+
+
+# -- A job that turns rows into rows -----------------------------------------------------------
+
 
 _RUN_BYTES = 8  # random: no two runs get the same
 Merge = Callable[[Sequence[Sequence[str]], int], Sequence[ResultFile]]

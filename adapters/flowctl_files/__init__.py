@@ -10,8 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowctl_files.dead_letter import FileDeadLetter, JsonLinesDeadLetter
-    from flowctl_files.marked_letters import MarkedLetters
+    from flowctl_files.dead_letter import FileDeadLetter, JsonLinesDeadLetter, MarkedLetters
     from flowctl_files.parquet_ranges import ParquetRanges
     from flowctl_files.parquet_rows import ParquetRows
     from flowctl_files.text_lines import TextLines
@@ -30,7 +29,7 @@ __all__ = [
 _HOMES = {
     "FileDeadLetter": "dead_letter",
     "JsonLinesDeadLetter": "dead_letter",
-    "MarkedLetters": "marked_letters",
+    "MarkedLetters": "dead_letter",
     "ParquetRanges": "parquet_ranges",
     "ParquetRows": "parquet_rows",
     "TextLines": "text_lines",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import glob
+import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -15,9 +16,8 @@ from flowctl.arguments import check_arguments
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, SourceError
-from flowctl_files._hive import int_columns, keys_of
 from flowctl_files._iceberg import Snapshot, Wanted, is_loaded, is_metadata, load_table, snapshot_of
-from flowctl_files._layouts import Directories, Fields, Layout, Layouts
+from flowctl_files._layouts import Directories, Fields, Layout, Layouts, int_columns, keys_of
 from flowctl_files._parquet_blocks import (
     Columns,
     RowsBlock,
@@ -28,14 +28,77 @@ from flowctl_files._parquet_blocks import (
 )
 from flowctl_files._paths import listed_paths
 from flowctl_files._remote import is_remote
-from flowctl_files._rewritten import check_unchanged
 from flowctl_files._spellings import check_names
-from flowctl_files._stores import Stores
-from flowctl_files._tables import check_kept, delta_files
+from flowctl_files._stores import Stores, check_unchanged
 from flowctl_files.text_ranges import check_place
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+
+
+# -- Directories that are tables: which of their files belong to it is written elsewhere -------
+
+
+# What a reader has to know of; without it, it would read rows that were deleted, or wrong columns.
+_UNREADABLE: Final = frozenset({"deletionVectors", "columnMapping", "typeWidening"})
+_MAPPING: Final = "delta.columnMapping.mode"
+
+
+def delta_files(path: str) -> list[str]:
+    """Return the files of the newest version of the Delta table in the directory ``path``."""
+    try:
+        deltalake: Any = importlib.import_module("deltalake")
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "paths",
+            f"{path} is a Delta table, and deltalake, which lists its files, is not installed.",
+            remedy="Run: pip install deltalake (the driver alone needs it), or give the files.",
+        ) from None
+    try:
+        table = deltalake.DeltaTable(path)
+        needed = set(table.protocol().reader_features or ())
+        if table.metadata().configuration.get(_MAPPING, "none") != "none":
+            needed.add("columnMapping")  # tables of reader version 2 do not list it
+        files: list[str] = table.file_uris()
+    except Exception as error:  # its errors have no common base
+        text = str(error).partition("\n")[0]
+        raise SourceError(
+            f"{path}: can't be read as a Delta table: {text}.",
+            remedy="Check the table, and that this user may read it.",
+        ) from error
+    if needed & _UNREADABLE:
+        raise ConfigError(
+            "paths",
+            f"{path} is a Delta table with {', '.join(sorted(needed & _UNREADABLE))}: its files"
+            " hold rows or columns that are not the table's.",
+            remedy="Write a snapshot of it as Parquet first.",
+        )
+    return files
+
+
+def check_kept(path: str, files: Iterable[str], checkpoint: Checkpoint) -> None:
+    """Raise :class:`SourceError` if a file of which a part is done is not the table's any more.
+
+    Its rows may stand in other files now, where they would be done again.
+    """
+    kept = set(files)
+    # deltalake names files by the directory without links.
+    local = os.path.expanduser(path)
+    folders = (path,) if "://" in path else (os.path.abspath(local), os.path.realpath(local))
+    inside = tuple(f"{folder.rstrip('/')}/" for folder in folders)
+    for name, done in checkpoint.partitions.items():
+        if name in kept or not name.startswith(inside) or not done.records_done:
+            continue
+        raise SourceError(
+            f"{path}: {name}, of which an earlier run of this job has done {done.records_done}"
+            " rows, is no longer part of the Delta table; its rows may stand in other files now.",
+            remedy="Give the job another name to do all rows of the newest version; or restore the"
+            " version that the job began with.",
+        )
+
+
+# -- Rows of Parquet files as a source by reference --------------------------------------------
+
 
 Check: TypeAlias = Callable[[str, int, RowsReader, Columns], None]
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import MissingExtraError, SourceError
 from flowctl.ports import SourceChunk, SourceProgress
-from flowctl_files._columns import check_columns, listed_columns
-from flowctl_files._parquet_blocks import no_parquet
+from flowctl_files._parquet_blocks import check_columns, listed_columns, no_parquet
 from flowctl_files._paths import Found, check_folder, expand, find, found_as, listed_paths
 from flowctl_files._spellings import check_names
 

@@ -22,11 +22,9 @@ from flowctl_files._compressed import (
 )
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
 from flowctl_files._paths import listed_paths
-from flowctl_files._rewritten import changed, check_unchanged
 from flowctl_files._spellings import check_names
-from flowctl_files._stores import Stores, lasting
-from flowctl_files._text_block import TextBlock
-from flowctl_files._text_blocks import TextBlocks
+from flowctl_files._stores import Stores, changed, check_unchanged, lasting
+from flowctl_files._text_blocks import TextBlock, TextBlocks
 
 # A compressed file's length is known when it was read.  Larger than any, and an int of 64 bits.
 _UNKNOWN_STOP: Final = 1 << 62

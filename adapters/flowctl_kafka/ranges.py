@@ -2,21 +2,239 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flowctl.arguments import check_arguments
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.records import Checkpoint
+from flowctl.core.records import NOTHING, Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
-from flowctl_kafka._client import TIMEOUT_S, is_passing, list_partitions, split_name, unreachable
-from flowctl_kafka._offsets import KafkaReader, check_travels, new_consumer, tell_vanished
+from flowctl.range_ports import verified
+from flowctl_kafka._assignment import cut_off
+from flowctl_kafka._client import (
+    TIMEOUT_S,
+    is_passing,
+    list_partitions,
+    make_consumer,
+    split_name,
+    unreachable,
+)
 from flowctl_kafka._topic_ids import TopicIds
-from flowctl_kafka.translate import Translate, value_of
+from flowctl_kafka.translate import Translate, translated, value_of
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, Message
+
+
+# -- Offsets of one partition, read on a worker ------------------------------------------------
+
+
+Config: TypeAlias = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+
+# A block: some 500 KB of messages of 1 KB, and one wake-up.
+_MESSAGES: Final = 500
+# After this long without an answer the range fails, and goes to another bolt [s].
+_PATIENCE_S: Final = 30.0
+_POLL_S: Final = 0.2  # how soon a reader notices that its range was given away
+# To ask for a topic's id takes two requests: once for so much.
+_CHECKED_BYTES: Final = 4 << 20
+# The client fetches ahead by itself: for each of many bolts, less than its 64 MB.
+_AHEAD_KB: Final = 8 << 10
+_SECRET: Final = re.compile(r"password|secret|token|oauthbearer\.config|\.pem$|jaas", re.I)
+
+
+class MessagesBlock:
+    """Messages as records: a :class:`flowctl.range_ports.Block`."""
+
+    __slots__ = ("_records", "size_bytes", "stop")
+
+    def __init__(self, records: list[Record], stop: int, size_bytes: int) -> None:
+        self._records = records
+        self.stop = stop
+        self.size_bytes = size_bytes
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def position(self, i: int) -> int:
+        """See :class:`flowctl.range_ports.Block`."""
+        if i >= len(self._records):
+            return self.stop
+        offset = self._records[i].position
+        assert isinstance(offset, int)
+        return offset
+
+    def batch_records(self, i: int, j: int) -> Sequence[Record]:
+        """See :class:`flowctl.range_ports.Block`."""
+        return self._records[i:j]
+
+
+class KafkaReader:
+    """Reads offsets on a worker: a :class:`flowctl.range_ports.RangeReader`.
+
+    Consumers are used again by later ranges: to connect takes longer than to read some.
+    """
+
+    def __init__(self, servers: str, config: Config, translate: Translate) -> None:
+        self._servers = servers
+        self._config = config
+        self._translate = translate
+        self._topic_ids = TopicIds(servers, config)
+        self._idle: list[Consumer] = []
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> tuple[str, Config, Translate]:
+        return self._servers, self._config, self._translate
+
+    def __setstate__(self, state: tuple[str, Config, Translate]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[MessagesBlock]:
+        """See :class:`flowctl.range_ports.RangeReader`; ``identity`` is the topic's id."""
+        from confluent_kafka import TopicPartition
+
+        topic, number = _named(partition)
+        self._topic_ids.check(partition, topic, identity)
+        consumer = self._take()
+        is_well = False
+        try:
+            consumer.assign([TopicPartition(topic, number, start)])
+            yield from verified(
+                self._blocks(consumer, partition, start, stop),
+                partial(self._topic_ids.check, partition, topic, identity),
+                every_bytes=_CHECKED_BYTES,
+            )
+            is_well = True
+        except GeneratorExit:
+            is_well = True
+            raise
+        finally:
+            if is_well:
+                consumer.unassign()
+                with self._lock:
+                    self._idle.append(consumer)
+            else:
+                consumer.close()
+
+    def _take(self) -> Consumer:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return new_consumer(self._servers, self._config)
+
+    def _blocks(
+        self, consumer: Consumer, partition: str, at: int, stop: int
+    ) -> Iterator[MessagesBlock]:
+        heard_at_s = time.monotonic()
+        while at < stop:
+            messages = consumer.consume(_MESSAGES, _POLL_S)
+            if messages:
+                heard_at_s = time.monotonic()
+            elif time.monotonic() - heard_at_s > _PATIENCE_S:
+                raise TimeoutError(f"{partition}: no answer from Kafka at {self._servers}")
+            records: list[Record] = []
+            size_bytes = 0
+            for message in messages:
+                found = self._offset(message, consumer, partition, (at, stop))
+                if found is None or found < at:  # what was not asked for is another range's
+                    continue
+                at = max(at, min(found, stop))  # what lies between no longer exists
+                if message.error() is not None or found >= stop:
+                    break  # the end, or beyond it
+                try:
+                    value = translated(self._translate, message)
+                except Exception as error:
+                    yield MessagesBlock(records, found, size_bytes)
+                    raise _untranslatable(partition, found, error) from error
+                if value is not NOTHING:
+                    records.append(Record(found, value))
+                size_bytes += len(message)
+                at = found + 1
+            # Empty too: so a reader that is not wanted any more is closed.
+            yield MessagesBlock(records, at, size_bytes)
+
+    def _offset(
+        self, message: Message, consumer: Consumer, partition: str, left: tuple[int, int]
+    ) -> int | None:
+        """Return where the message is, or the end of the partition if it says so, or where reading
+        goes on if the first offset of ``left`` is not there; None: it says none of these."""
+        from confluent_kafka import KafkaError as Codes
+
+        error = message.error()
+        if error is None or error.code() == Codes._PARTITION_EOF:
+            return message.offset()
+        if error.code() == Codes._AUTO_OFFSET_RESET:
+            return self._found_again(consumer, partition, *left)
+        if is_passing(error) and not error.fatal():
+            return None
+        raise unreachable(self._servers, error)
+
+    def _found_again(self, consumer: Consumer, partition: str, at: int, stop: int) -> int:
+        """``at`` is not there: go on at the first offset that is, if it lies ahead."""
+        from confluent_kafka import TopicPartition
+
+        place = TopicPartition(*_named(partition))
+        low, high = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+        if at > high:
+            raise cut_off(partition, at, high)
+        tell_vanished(partition, at - 1, min(low, stop))
+        consumer.assign([TopicPartition(place.topic, place.partition, max(at, low))])
+        return max(at, low)
+
+
+def tell_vanished(partition: str, done: object, low: int) -> None:
+    """Log which offsets between ``done`` and ``low`` retention has removed, if it has."""
+    if isinstance(done, int) and done + 1 < low:
+        vanished = {"partition": partition, "first": done + 1, "last": low - 1}
+        ModuleLogger("flowctl.kafka").warning("kafka_offsets_vanished", **vanished)
+
+
+def new_consumer(servers: str, config: Config) -> Consumer:
+    """Return a consumer of no group, with this machine's own secrets."""
+    given = config() if callable(config) else config
+    # An offset that is not there is an error: retention removed it, or the topic was created again,
+    # and what the client would give lies below the range.
+    settings = {"queued.max.messages.kbytes": _AHEAD_KB, "auto.offset.reset": "error", **given}
+    return make_consumer(servers, None, settings, refresh_s=60, on_commit=lambda *_: None)
+
+
+def check_travels(config: Config) -> Config:
+    """Return ``config``; raise :class:`ConfigError` if it holds what must not travel."""
+    if callable(config):
+        return config
+    for name in config:
+        if _SECRET.search(name):
+            raise ConfigError(
+                f"config[{name!r}]",
+                "would travel to the workers.",
+                remedy="Give a function that returns config: it is called where it is needed.",
+            )
+    return dict(config)
+
+
+def _named(partition: str) -> tuple[str, int]:
+    try:
+        return split_name(partition)
+    except ValueError:
+        raise SourceError(
+            f"{partition!r} is not a partition's name.",
+            remedy="Another source used this job's name: choose another name.",
+        ) from None
+
+
+def _untranslatable(partition: str, offset: int, error: Exception) -> SourceError:
+    return SourceError(
+        f"{partition}, offset {offset}: translate raised {type(error).__name__}: {error}.",
+        remedy="Fix translate, or let it return NOTHING for such messages.",
+    )
+
+
+# -- Topics of Kafka as a source by reference --------------------------------------------------
 
 
 class KafkaRanges:

@@ -23,11 +23,56 @@ from flowctl_kafka._client import (
 )
 from flowctl_kafka._commits import GroupCommits
 from flowctl_kafka._start import FirstPoll
-from flowctl_kafka._timers import Timer
 from flowctl_kafka.translate import Translate, translated, value_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+
+# -- Timers that are polled: they have no thread and no clock of their own ---------------------
+
+
+# What starts at the same time should not all be due at the same time (Storm's value).
+FIRST_DELAY_S = 0.5
+
+
+class Timer:
+    """Expires ``delay_s + period_s`` after its start, then a period after each reset.  Seconds.
+
+    Expirations don't accumulate: however late it is polled, it expires once.  Not thread-safe.
+    """
+
+    __slots__ = ("_from_s", "_period_s")
+
+    def __init__(self, period_s: float, *, now_s: float, delay_s: float = FIRST_DELAY_S) -> None:
+        if not period_s > 0:
+            raise ConfigError(
+                "period_s",
+                f"must be greater than 0, got {period_s}.",
+                remedy="Give a time in seconds.",
+            )
+        if delay_s < 0:
+            raise ConfigError(
+                "delay_s", f"must be 0 or more, got {delay_s}.", remedy="Give a time in seconds."
+            )
+        self._period_s = period_s
+        self._from_s = now_s + delay_s
+
+    @property
+    def due_s(self) -> float:
+        """When it expires next."""
+        return self._from_s + self._period_s
+
+    def expired_reset_on_true(self, now_s: float) -> bool:
+        """Return whether it has expired; restart the period only if so."""
+        if now_s < self.due_s:
+            return False
+        self._from_s = now_s
+        return True
+
+
+# -- Topics of Kafka as a source ---------------------------------------------------------------
+
 
 # How long a poll waits for messages: half of the time that a producer may take.
 _POLL_S = 0.05

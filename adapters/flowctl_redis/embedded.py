@@ -19,7 +19,7 @@ Ctrl-C in the terminal doesn't reach it before the last save is made.  It inheri
 ``server.lock``: a free lock means that no server runs, whatever happened to the processes that
 started it.  Each user keeps one connection open; the last one to leave stops the server, even if it
 did not start it.  So an orphan of a driver killed by SIGKILL is used by the next driver, and
-stopped by it.  If there is none within some seconds, :mod:`flowctl_redis.orphans`, a process that
+stopped by it.  If there is none within some seconds, :mod:`flowctl_redis.embedded`, a process that
 is started with the server, stops it.  It also ends a server whose directory was removed.
 """
 
@@ -27,25 +27,174 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from flowctl.arguments import check_arguments
 from flowctl.errors import CheckpointUnavailableError
-from flowctl_redis import orphans
 from flowctl_redis.binary import ServerBinary, find_binary
 from flowctl_redis.faults import expected
-from flowctl_redis.locks import held, try_lock, wait_for_lock
+
+# -- File locks between processes. The kernel releases them when their holder dies -------------
+
+
+# A start takes 0.1 s: quick enough to notice, slow enough to cost nothing.
+_LOCK_POLL_S = 0.02
+
+
+def try_lock(path: Path) -> int | None:
+    """Return a descriptor that holds the lock on ``path``, or None when another holds it.
+
+    The lock lasts until every copy of the descriptor is closed, those of child processes that
+    inherited it included.
+    """
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def wait_for_lock(path: Path, timeout_s: float) -> int | None:
+    """As :func:`try_lock`, trying for up to ``timeout_s``."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        descriptor = try_lock(path)
+        if descriptor is not None or time.monotonic() >= deadline_s:
+            return descriptor
+        time.sleep(_LOCK_POLL_S)
+
+
+@contextmanager
+def held(path: Path, timeout_s: float) -> Iterator[None]:
+    """Hold the lock on ``path``; raises :class:`TimeoutError` when it stays taken."""
+    descriptor = wait_for_lock(path, timeout_s)
+    if descriptor is None:
+        raise TimeoutError(f"{path} stays locked")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# -- Stops an embedded server that nobody has used for some seconds ----------------------------
+#
+#     python -I orphans.py CONNECTION DATA_DIR LOCK_INODE SERVER_PID
+#
+# Users stop the server when they leave. One that is killed can't, and there may be no next one;
+# so whoever starts a server also starts this process, in a session of its own. It loads only the
+# standard library, as it stays as long as the server does.
+#
+# Where the data directory was removed meanwhile, nobody can find the server any more, and nothing
+# it saves is kept: it is killed. Told to shut down, it would also remove the socket of a server
+# that was started since at the same path.
+
+
+NAME = "flowctl-orphans"  # of its own connection, which is not a user's
+# Long enough for a killed driver to be started again without a new server.
+GRACE_S = 5
+_LOOK_EVERY_S = 1.0
+_ANSWER_WITHIN_S = 30.0  # a server that syncs to a slow disk answers late
+
+
+def introduce(connection: socket.socket) -> None:
+    """Tell the server that the connection is not a user's; whoever starts this process does it."""
+    _ask(connection, "CLIENT", "SETNAME", NAME)
+
+
+def main(connection: str, data_dir: str, lock_inode: str, pid: str) -> None:
+    """Watch the server at the other end of a descriptor until it ends."""
+    with socket.socket(fileno=int(connection)) as server:
+        server.settimeout(_ANSWER_WITHIN_S)
+        looks = 0
+        while looks < GRACE_S or not _stop(server, data_dir):
+            if select.select([server], [], [], _LOOK_EVERY_S)[0]:
+                return  # it never sends unasked: it has closed the connection
+            looks = 0 if _is_used(server) else looks + 1
+            if looks and not _is_there(data_dir, int(lock_inode)):
+                os.kill(int(pid), signal.SIGKILL)  # ours: it has just answered
+                return
+
+
+def _is_there(data_dir: str, lock_inode: int) -> bool:
+    try:
+        # No other file gets this number while the server holds the file.
+        return os.stat(os.path.join(data_dir, "server.lock")).st_ino == lock_inode
+    except FileNotFoundError:
+        return False
+
+
+def _is_used(server: socket.socket) -> bool:
+    listed = _ask(server, "CLIENT", "LIST").splitlines()
+    return any(" name=" in line and f" name={NAME} " not in line for line in listed)
+
+
+def _stop(server: socket.socket, data_dir: str) -> bool:
+    """Stop it unless somebody is about to use it; return whether it was told to stop."""
+    try:
+        lock = os.open(os.path.join(data_dir, "users.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        return False  # removed just now: the next look sees that
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_used(server):
+            return False
+        _ask(server, "SHUTDOWN", "NOSAVE")  # NOSAVE is about snapshots; all that was saved is kept
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _ask(server: socket.socket, *words: str) -> str:
+    """Return the answer's text; "" if there is none, as when the server ends."""
+    parts = [f"${len(word.encode())}\r\n{word}\r\n" for word in words]
+    server.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
+    answer = b""
+    while b"\r\n" not in answer:
+        if not (more := server.recv(65536)):
+            return ""
+        answer += more
+    head, _, rest = answer.partition(b"\r\n")
+    if not head.startswith(b"$"):
+        return head.decode("utf-8", "replace")
+    while len(rest) < int(head[1:]) + 2:
+        if not (more := server.recv(65536)):
+            return ""
+        rest += more
+    return rest.decode("utf-8", "replace")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(OSError):  # the server is gone
+        main(*sys.argv[1:])
+
+
+# -- An embedded Redis-compatible server, shared by the processes that use one data directory --
+
 
 # An unix socket's path is limited to 104 bytes (macOS) or 108 (Linux), the final NUL included.
 _SOCKET_PATH_BYTES_MAX = 103
@@ -135,7 +284,7 @@ class EmbeddedServer:
     def stop(self) -> None:
         """Leave the server; stop it if nobody else uses it.  Idempotent; never raises.
 
-        A server whose directory was removed is left to :mod:`flowctl_redis.orphans`.
+        A server whose directory was removed is left to :mod:`flowctl_redis.embedded`.
         """
         if os.getpid() != self._owner_pid:
             return  # a forked child: the server belongs to its parent
@@ -206,10 +355,10 @@ class EmbeddedServer:
         """Start the process that stops the server if all its users are killed."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self._socket))
-            orphans.introduce(connection)
+            introduce(connection)
             facts = [connection.fileno(), self.data_dir, *lock_and_pid]
             self._watcher = subprocess.Popen(
-                [sys.executable, "-I", orphans.__file__, *map(str, facts)],
+                [sys.executable, "-I", __file__, *map(str, facts)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -305,7 +454,7 @@ def _has_others(lease: Any) -> bool:
     try:
         own = lease.client_id()
         for _ in range(_OTHERS_CHECKS):
-            users = [each for each in lease.client_list() if each["name"] != orphans.NAME]
+            users = [each for each in lease.client_list() if each["name"] != NAME]
             if all(int(user["id"]) == own for user in users):
                 return False
             time.sleep(_POLL_S)

@@ -1,6 +1,6 @@
 """A relay through Redis, for executors that reach Redis but not the driver.
 
-A bolt's connection becomes two streams (:mod:`flowctl_redis.relay_duct`).  The driver waits at a
+A bolt's connection becomes two streams (:mod:`flowctl_redis.relay_pump`).  The driver waits at a
 third one, the *door*, for the names of new connections, and opens a connection to its own listener
 on loopback for each.  What goes through is what goes over TCP: TLS, the proof of the key, frames.
 So whoever can read or write Redis can neither read frames nor be a bolt, only end
@@ -27,8 +27,7 @@ from flowctl.errors import CheckpointUnavailableError, ConfigError, Infrastructu
 from flowctl_redis.clients import new_client
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.names import to_bytes
-from flowctl_redis.relay_duct import KEY_TTL_S, Duct
-from flowctl_redis.relay_pump import SOCKET_TIMEOUT_S, Pump
+from flowctl_redis.relay_pump import KEY_TTL_S, SOCKET_TIMEOUT_S, Duct, Pump
 from flowctl_redis.url import is_tls, shown
 
 # The driver says this often that it is there, and is taken for gone after a minute without Redis'

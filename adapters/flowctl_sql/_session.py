@@ -19,7 +19,7 @@ from flowctl_sql import _postgres
 from flowctl_sql._bounds import END_STALLED_EVERY_S
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
-from flowctl_sql._inserts import Inserts
+from flowctl_sql._inserts import Inserts, RowCounts
 from flowctl_sql._ledger import Ledger, not_covered
 from flowctl_sql._refusals import (
     is_canceled,
@@ -27,7 +27,6 @@ from flowctl_sql._refusals import (
     is_locked,
     reason_of,
 )
-from flowctl_sql._row_counts import RowCounts
 from flowctl_sql._rows import Prepared
 from flowctl_sql._sqlite import columns_of, takes_several
 from flowctl_sql._values import unfit_of

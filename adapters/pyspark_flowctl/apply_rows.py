@@ -164,7 +164,7 @@ def _merging(
         def merged(batches: Iterable[Any]) -> Iterator[Any]:
             import pyarrow
 
-            merge_files = load_adapter("flowctl_apply._merging", "parquet").merge_files
+            merge_files = load_adapter("flowctl_apply._job", "parquet").merge_files
             for batch in batches:
                 made = [
                     merge_files(place, name, schema, one, epoch=epoch)

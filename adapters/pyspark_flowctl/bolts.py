@@ -10,29 +10,155 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from flowctl import __version__
 from flowctl.arguments import check_arguments
-from flowctl.bolts.counts import check_count
-from flowctl.bolts.descriptors import check_descriptors
+from flowctl.bolts.limits import check_count, check_descriptors
 from flowctl.errors import ConfigError, FlowctlError, InternalError
 from flowctl.failure.callables import check_process
 from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.logs import ModuleLogger
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
-from pyspark_flowctl.dangers import crowding, dangers
-from pyspark_flowctl.growth import BOLTS_MAX, Growth
 from pyspark_flowctl.jobs import LOOPBACK, ConnectJobs, SparkJobs, kill_worker, ship_task_by_value
 from pyspark_flowctl.session import SessionHolder
 from pyspark_flowctl.shipping import ship
-from pyspark_flowctl.supervisor import BoltSupervisor, Notify, SlotWatch
+from pyspark_flowctl.supervisor import BoltSupervisor, Notify, SlotWatch, look_until, move_away
 from pyspark_flowctl.task import BoltTask
+
+# -- Spark settings that harm bolts, and bolts that harm others --------------------------------
+
+
+class Danger(NamedTuple):
+    """A setting, and what it does to bolts."""
+
+    setting: str
+    problem: str
+
+
+# Of classic workers, and of those that mapInArrow uses on Connect.
+_IDLE = (
+    ("spark.python.worker.idleTimeoutSeconds", "spark.python.worker.killOnIdleTimeout"),
+    (
+        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds",
+        "spark.sql.execution.pyspark.udf.killOnIdleTimeout",
+    ),
+)
+_SPECULATION = "spark.speculation"
+_THRESHOLD = "spark.speculation.task.duration.threshold"
+
+
+def dangers(jobs: SparkJobs) -> Iterator[Danger]:
+    """Yield what should be changed; none of it makes results wrong."""
+    for timeout, kill in _IDLE:
+        if _is_set(jobs, timeout) and _setting(jobs, kill) == "true":
+            yield Danger(timeout, "Spark will kill bolts that wait for work: set it to 0.")
+    # Spark never speculates on a stage of one task, unless a threshold is set; then a second copy
+    # takes over the bolt's name, and what the first one held is sent again.
+    if _setting(jobs, _SPECULATION) == "true" and _setting(jobs, _THRESHOLD):
+        yield Danger(_THRESHOLD, "Spark will start bolts a second time: leave it unset.")
+
+
+def crowding(jobs: SparkJobs, count: int) -> BoltNotice | None:
+    """Return a warning if ``count`` bolts leave the user's session no slot for anything else."""
+    slots = jobs.slots()
+    if slots is None or count < slots:
+        return None
+    busy = jobs.busy_slots() or 0
+    others = f", {busy} of which are at work for others now" if busy else ""
+    return BoltNotice(
+        "",
+        "warning",
+        f"{count} bolts take all {slots} slots of the Spark session on {jobs.master}{others}: "
+        "its other jobs wait until this run ends.",
+        f"Set count to {slots - 1} or less (for apply: bolts={slots - 1}), or give the session"
+        " more cores."
+        if slots > 1
+        else "Give the session more cores.",
+    )
+
+
+def _is_set(jobs: SparkJobs, name: str) -> bool:
+    return _setting(jobs, name).rstrip("s") not in ("", "0")
+
+
+def _setting(jobs: SparkJobs, name: str) -> str:
+    with contextlib.suppress(Exception):  # Connect refuses names that it doesn't show
+        return jobs.setting(name)
+    return ""
+
+
+# -- ``count="auto"``: bolts are started in waves, for as long as half of them find a slot -----
+
+
+#: Each bolt is a thread and a Spark job of the driver's; for more somebody should choose a number.
+BOLTS_MAX: Final = 200
+# A task starts within a second of its submission where there is a slot (24 of them took 0.8 s).
+_LOOK_EVERY_S = 0.5
+# So many wait at first: dynamic allocation asks for as many executors as they need.
+_FIRST = 4
+
+
+class Growth:
+    """One thread: starts bolts so that as many wait for a slot as are at work, and a few at first.
+
+    Those that wait make dynamic allocation ask for executors, and take slots that come later.
+    """
+
+    def __init__(
+        self,
+        jobs: SparkJobs,
+        started: list[BoltSupervisor],
+        more: Iterator[BoltSupervisor],
+        *,
+        notify: Notify,
+        stopping: threading.Event,
+    ) -> None:
+        self._jobs = jobs
+        self._started = started
+        self._more = more
+        self._notify = notify
+        self._stopping = stopping
+        self._fatal: BoltNotice | None = None
+        name = "flowctl-growth"
+        self.thread: threading.Thread = jobs.thread(
+            guarded(self._watch, name=name, on_death=all_fatal(notify)), name
+        )
+
+    def take(self, notice: BoltNotice) -> None:
+        """A bolt said something; from any thread."""
+        if notice.kind == "fatal":
+            self._fatal = notice
+
+    def _watch(self) -> None:
+        self._start(_FIRST)
+        look_until(self._stopping, self._look, every_s=_LOOK_EVERY_S)
+
+    def _look(self) -> None:
+        started = list(self._started)
+        move_away(self._jobs, started)
+        at_work = len(self._jobs.executors([bolt.tag for bolt in started]))
+        if 2 * at_work > len(started):
+            self._start(2 * at_work - len(started))
+        elif self._fatal is not None and all(bolt.is_done for bolt in started):
+            self._notify(BoltNotice("", "fatal", self._fatal.detail, self._fatal.remedy))
+
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            bolt = next(self._more, None)
+            if bolt is None or self._stopping.is_set():
+                return
+            self._started.append(bolt)
+            bolt.thread.start()
+
+
+# -- ``SparkBolts`` ----------------------------------------------------------------------------
+
 
 _log = ModuleLogger("pyspark_flowctl")
 

@@ -17,9 +17,17 @@ from flowctl.config import ListenSettings
 from flowctl.errors import InfrastructureError
 from flowctl.relay_ports import RelayingStore
 from pyspark_flowctl import probe as probe_module
-from pyspark_flowctl.greeter import Greeter, greeter_of, relayed_greeter
 from pyspark_flowctl.jobs import ClassicJobs, SparkJobs
-from pyspark_flowctl.probe import ProbeTask, Target, probe_arrow, probe_partition, run_probe
+from pyspark_flowctl.probe import (
+    Greeter,
+    ProbeTask,
+    Target,
+    greeter_of,
+    probe_arrow,
+    probe_partition,
+    relayed_greeter,
+    run_probe,
+)
 from pyspark_flowctl.session import SessionHolder
 
 _SOMEWHERE: Final = "an executor"

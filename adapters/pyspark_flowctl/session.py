@@ -8,21 +8,105 @@ import os
 import re
 import signal
 import site
+import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from flowctl.errors import ConfigError, InfrastructureError, MissingExtraError
+from flowctl.instrumentation.text import printable_block
 from flowctl.logs import ModuleLogger
 from pyspark_flowctl.daemon import ALSO, VARIABLE
 from pyspark_flowctl.features import is_connect
 from pyspark_flowctl.jobs import ClassicJobs, ConnectJobs, SparkJobs, is_local
-from pyspark_flowctl.jvm import start_jvm
-from pyspark_flowctl.unsupported import refuse_unsupported
 from pyspark_flowctl.worker_python import check_worker_python
+
+# -- Start the JVM of a session of our own so that what it prints can be shown properly --------
+
+
+# The JVM itself says this at each start, about a module that Spark 4 always asks for.
+_NOISE = ("WARNING: Using incubator modules",)
+
+
+def start_jvm(settings: Mapping[str, str]) -> None:
+    """Start the process-wide JVM unless there is one.
+
+    Its stderr, which is also that of local Python workers, goes line by line to our
+    ``sys.stderr``: a live view on the terminal can then print it above itself.
+    """
+    from pyspark import SparkConf, SparkContext, java_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    launcher: Any = java_gateway  # untyped
+    gateway = launcher.launch_gateway(conf, popen_kwargs={"stderr": subprocess.PIPE})
+    SparkContext._ensure_initialized(gateway=gateway)
+    process: Any = getattr(gateway, "proc", None)  # none under spark-submit: not our child
+    if process is not None and process.stderr is not None:
+        threading.Thread(
+            target=_show, args=(process.stderr,), name="flowctl-spark-stderr", daemon=True
+        ).start()
+
+
+def _show(lines: Iterable[bytes]) -> None:
+    for line in lines:
+        text = line.decode(errors="replace")
+        if not text.startswith(_NOISE):
+            # Read on without a stderr: the JVM would stand still at a full pipe.
+            with suppress(OSError, ValueError):
+                sys.stderr.write(printable_block(text, prefix="") + "\n")
+
+
+# -- Services where bolts can't work, recognised before anything waits for them ----------------
+
+
+_DATABRICKS = "Databricks serverless, or Databricks Connect from another network"
+# The ends of host names of Spark Connect services whose executors reach nothing of the client's.
+_HOSTS = {
+    ".databricks.com": _DATABRICKS,
+    ".azuredatabricks.net": _DATABRICKS,
+    ".snowflakecomputing.com": "Snowpark Connect",
+    ".googleapis.com": "Dataproc Serverless",
+}
+
+
+def unsupported(master: str | None, environment: Mapping[str, str]) -> str:
+    """Return the name of the service that ``master`` or the environment belongs to, "" if none.
+
+    Where executors run in a network of the service's own they can't connect to the driver, and
+    bolts would wait until ``start.bolts_timeout_s`` for nothing.
+    """
+    # A serverless notebook's runtime is called client.<version>, a cluster's <version>.
+    is_serverless = environment.get("IS_SERVERLESS", "").upper() == "TRUE"
+    if is_serverless or environment.get("DATABRICKS_RUNTIME_VERSION", "").startswith("client."):
+        return "Databricks serverless"
+    if environment.get("DATABRICKS_SERVERLESS_COMPUTE_ID"):
+        return "Databricks serverless"
+    if master is None or not master.startswith("sc://"):
+        return ""
+    host = urlsplit(master).hostname or ""
+    return next((name for end, name in _HOSTS.items() if host.endswith(end)), "")
+
+
+def refuse_unsupported(master: str | None, environment: Mapping[str, str]) -> None:
+    """Raise :class:`ConfigError` where bolts can't work."""
+    if name := unsupported(master, environment):
+        raise ConfigError(
+            "master",
+            f"{name} is not supported: its executors can't connect to this driver.",
+            remedy="Use a classic cluster whose driver runs flowctl (deploy/README.md), or"
+            " LocalBolts.",
+        )
+
+
+# -- The Spark session that bolts run on -------------------------------------------------------
+
 
 _log = ModuleLogger("pyspark_flowctl")
 

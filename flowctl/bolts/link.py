@@ -24,14 +24,12 @@ from typing import Any, Final
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.calls import Calls
 from flowctl.bolts.idleness import Idleness
-from flowctl.bolts.known import KnownTuples
 from flowctl.bolts.paced_targets import TargetTeller
 from flowctl.bolts.pauses import Pauses
-from flowctl.bolts.promise import ACK_DELAY_S, BEAT_EARLY, FlushPromise
 from flowctl.bolts.range_desk import RangeDesk
-from flowctl.bolts.reading import Reading
-from flowctl.bolts.sending import Sending
+from flowctl.bolts.reading import KnownTuples, Reading
 from flowctl.bolts.work import Outcome, Work
+from flowctl.config import WaitSettings
 from flowctl.core.messages import (
     Emission,
     Fail,
@@ -49,7 +47,105 @@ from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import Dying, Saved, ToBolt
-from flowctl.wire.stream import WaitingStream
+from flowctl.wire.stream import Stream, WaitingStream
+
+# -- Whether acks may wait for each other: only while somebody has promised to flush them ------
+
+
+# The spout learns of a free place at most this much later: a tenth of the shortest round trip that
+# a window can feel on a busy machine.
+ACK_DELAY_S: Final = 0.001
+# How often the link may find nothing to flush before it sleeps.  More than once, because a process
+# thread may wait some milliseconds for the interpreter; few, because each is a wake-up.
+LOOKS_IN_VAIN: Final = 4
+# A heartbeat that is due within this share of their interval goes with what is reported of a range:
+# the spout wakes up once for both (7 times a second and bolt for 11), which costs it more than to
+# read one.  Half of .25 s: reports come each .15 s, so that none is left to go by itself.
+BEAT_EARLY: Final = 0.5
+# An ack is 40 bytes and a send costs some 10 us: shared by 64 acks it is 0.2 us each, and more
+# would only make the spout wait.
+_ACKS_PER_SEND: Final = 64
+
+
+class FlushPromise:
+    """Counts the acks that wait.  Not thread-safe: the caller holds the link's lock.
+
+    ``is_given``: waiting acks will be flushed at ``look_at_s`` (monotonic).
+    """
+
+    __slots__ = ("_looks_left", "_reported", "is_given", "look_at_s", "waiting")
+
+    def __init__(self) -> None:
+        self.is_given: bool = False
+        self.look_at_s: float = 0.0
+        self.waiting: int = 0
+        self._looks_left = 0  # how many more times there will be a look, if nothing is reported
+        self._reported = False  # since the last look
+
+    def give(self, now_s: float) -> None:
+        """There are tuples, so there will be acks."""
+        self._looks_left = LOOKS_IN_VAIN
+        if not self.is_given:
+            self.is_given = True
+            self.look_at_s = now_s + ACK_DELAY_S
+
+    def reported(self) -> bool:
+        """One more ack waits; return whether it may wait for others."""
+        self.waiting += 1
+        self._reported = True
+        return self.is_given and self.waiting < _ACKS_PER_SEND
+
+    def keep(self, now_s: float) -> bool:
+        """Return whether to flush now.  The next look is scheduled while tuples are being finished.
+
+        If none are, acks are sent one by one until tuples come or a heartbeat is due: a slow
+        ``process`` costs no wake-ups, a fast one few system calls.
+        """
+        self._looks_left = LOOKS_IN_VAIN if self._reported else self._looks_left - 1
+        self.is_given = self._looks_left > 0
+        self._reported = False
+        self.look_at_s = now_s + ACK_DELAY_S
+        return self.waiting > 0
+
+
+# --
+#
+# A bolt's sending: everything it was given, in order, however slowly the connection takes it.
+
+
+class Sending:
+    """Sends over ``stream``, and waits as ``wait`` says when it takes no more.  For one thread."""
+
+    def __init__(self, stream: Stream, wait: WaitSettings, *, bolt: str) -> None:
+        self._stream = stream
+        self._backpressure = Idling(
+            make_wait_strategy(wait, WaitSituation.BACK_PRESSURE_WAIT, park=self._await_writable),
+            Episode("backpressure_began", "backpressure_ended", bolt=bolt),
+        )
+
+    def send(self, data: bytearray) -> None:
+        """Send all of it; a lost connection is noticed by the link thread."""
+        has_waited = False
+        try:
+            while data:
+                del data[: self._stream.send(data)]
+                if data:
+                    has_waited = True
+                    self._backpressure.wait()
+        except (OSError, ValueError):  # ValueError: closed, so it has no descriptor
+            pass
+        if has_waited:
+            self._backpressure.over()
+
+    def _await_writable(self, timeout_s: float) -> None:
+        """A :data:`Parking`: a stop ends it by shutting down the connection."""
+        writable = select.poll()
+        writable.register(self._stream.fileno(), select.POLLOUT)
+        writable.poll(timeout_s * 1000)
+
+
+# -- A bolt's end of the wire ------------------------------------------------------------------
+
 
 # What a bolt said ends the run: it waits for that, as each further call would be another with a
 # dead token, or of a program that can't work.

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from flowctl.arguments import check_arguments
-from flowctl.bolts.counts import check_count
-from flowctl.bolts.descriptors import check_descriptors
+from flowctl.bolts.limits import check_count, check_descriptors
 from flowctl.bolts.worker import FlowControlBolt
 from flowctl.core.retry import RESTART, WELL_AFTER_S
 from flowctl.errors import AuthenticationError, ConfigError, WireError

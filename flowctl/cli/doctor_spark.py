@@ -47,7 +47,7 @@ def check_spark(
     """
     from flowctl.adapters import load_adapter
 
-    load_adapter("pyspark_flowctl.unsupported", "spark").refuse_unsupported(master, os.environ)
+    load_adapter("pyspark_flowctl.session", "spark").refuse_unsupported(master, os.environ)
     spout = None if job is None else _load(job)
     settings = (Settings() if spout is None else spout.settings).with_overrides(overrides)
     relaying = _relaying(settings, places, spout)

@@ -102,7 +102,7 @@ def _results(name: str, out: str) -> Any:
     place = load_adapter("flowctl_apply._places", "parquet").place_at(out)
     results = load_adapter("flowctl_apply._results", "parquet").Results(place, name)
     if results.description() is None:
-        names = load_adapter("flowctl_apply._manifest", "parquet").jobs_at(place)
+        names = load_adapter("flowctl_apply._results", "parquet").jobs_at(place)
         raise ConfigError(
             "NAME",
             f"there are no results of {name!r} in {place.url}.",

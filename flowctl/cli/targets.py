@@ -11,8 +11,8 @@ import click
 
 from flowctl.cli.options import Seconds, decoded
 from flowctl.config import MetricsSettings
+from flowctl.core.pacing.figures import StoredTarget
 from flowctl.core.pacing.leases import Sums
-from flowctl.core.pacing.stored import StoredTarget
 from flowctl.errors import CheckpointCorruptError, ConfigError
 from flowctl.instrumentation.metrics_server import MetricsServer
 from flowctl.instrumentation.numbers import counted

@@ -4,21 +4,136 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import Final, NamedTuple
 
-from flowctl.core.events import BoltState, FlowEvent
+from flowctl.core.events import BoltState, FlowEvent, StateChanged, WindowChanged
 from flowctl.core.messages import Ack, Heartbeat
 from flowctl.core.retry import TARGET
 from flowctl.core.rtt import RttEstimator
 from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import CoreSettings
-from flowctl.core.state import LIVENESS, SILENT, Liveness, Sign, Signal
-from flowctl.core.strays import Strays
-from flowctl.core.telling import StateTeller
+from flowctl.core.state import LIVENESS, SILENT, TRANSITIONS, Liveness, Sign, Signal
 from flowctl.core.times import BoltTimes
 from flowctl.core.tuples import FlowTuple, Ids
-from flowctl.core.window import AckSample, make_policy
-from flowctl.core.window.policy import WindowPolicy
+from flowctl.core.window import AckSample, WindowPolicy, make_policy
+
+# -- Tuples that a bolt may still hold though nobody waits for them any more -------------------
+
+
+class Strays(dict[int, float]):
+    """Tuple id → when we stopped waiting for it, oldest first.
+
+    They take room in the bolt's window until it is known that they are gone, so that a bolt never
+    holds more than its window.  ``are_told``: the bolt's heartbeats tell what it holds, so that
+    time alone means nothing.  Part of ``AdaptiveFlowConsumer``; not thread-safe.
+    """
+
+    __slots__ = ("are_told",)
+
+    def __init__(self) -> None:
+        self.are_told: bool = False
+
+    def end(self, tuple_id: int) -> bool:
+        """The bolt is rid of it; return whether it was one."""
+        return self.pop(tuple_id, None) is not None
+
+    def forget_before(self, sent_at_s: float) -> None:
+        """The bolt acked a tuple that was sent then: it must be rid of what was given up before.
+
+        It takes tuples in order, so such a stray was lost or is in a slot of its own.
+        """
+        for tuple_id, since_s in list(self.items()):
+            if since_s < sent_at_s:
+                del self[tuple_id]
+
+    def keep_at_most(self, holds: int, *, before_s: float) -> None:
+        """The bolt says that it holds ``holds`` tuples: strays beyond those are gone.
+
+        One given up after ``before_s`` may have been on its way when the bolt said so.
+        """
+        for tuple_id, since_s in list(self.items())[: max(0, len(self) - holds)]:
+            if since_s <= before_s:
+                del self[tuple_id]
+
+    def drop_due(self, rto_s: float, now_s: float) -> None:
+        """Give up those whose time has come by :meth:`due_s`."""
+        while self.due_s(rto_s) <= now_s:  # the same sum, or an alarm would ring for ever
+            del self[next(iter(self))]
+
+    def renew(self, now_s: float) -> None:
+        """Wait for them from now on, as if they had just been given up."""
+        for tuple_id in self:
+            self[tuple_id] = now_s
+
+    def due_s(self, rto_s: float) -> float:
+        """When to give up the oldest one, if the bolt does not report what it holds.
+
+        Without that, one lost tuple would take its place in the window for ever (S48).
+        """
+        return next(iter(self.values())) + rto_s if self and not self.are_told else inf
+
+    def is_unheard(self, heard_at_s: float) -> bool:
+        """Whether the bolt, last heard then, said nothing since the oldest was given up."""
+        return bool(self) and not self.are_told and heard_at_s <= next(iter(self.values()))
+
+
+# -- A bolt's state for people, and the events that report its state and its window ------------
+
+
+# Report a window change only if it is at least 1/16 of the window: of one of 200, single steps are
+# noise, and an event costs as much as an ack.
+_TELL_WINDOW = 16
+_NORMAL: Final = BoltState.NORMAL  # names: a member of an enum costs .1 us, its hash for a key .3
+_IN_RANGE: Final = Signal.IN_RANGE
+
+
+class StateTeller:
+    """Part of ``AdaptiveFlowConsumer``; not thread-safe."""
+
+    __slots__ = ("_bolt", "_events", "_policy", "_window_told", "state")
+
+    def __init__(self, bolt: str, policy: WindowPolicy, events: deque[FlowEvent]) -> None:
+        self.state: BoltState = BoltState.NORMAL
+        self._bolt = bolt
+        self._policy = policy
+        self._events = events
+        self._window_told = int(policy.window)
+
+    def signal(self, signal: Signal, now_s: float, rtt_s: float | None) -> None:
+        """The policy made something of an ack, an expiry or a refusal."""
+        before, after = self._window_told, int(self._policy.window)
+        if after != before and abs(after - before) * _TELL_WINDOW >= before:
+            self._window_told = after
+            self._events.append(
+                WindowChanged(
+                    at_s=now_s, bolt=self._bolt, before=before, after=after, reason=signal.value
+                )
+            )
+        if signal is _IN_RANGE and self.state is _NORMAL:  # nearly always: it stays so
+            return
+        self.enter(TRANSITIONS[self.state, signal], signal.value, now_s, rtt_s)
+
+    def enter(self, state: BoltState, reason: str, now_s: float, rtt_s: float | None) -> None:
+        """Be in ``state`` from now on."""
+        if state is self.state:
+            return
+        self._events.append(
+            StateChanged(
+                at_s=now_s,
+                bolt=self._bolt,
+                before=self.state,
+                after=state,
+                reason=reason,
+                ack_rtt_s=rtt_s,
+                threshold_s=self._policy.threshold_s,
+            )
+        )
+        self.state = state
+
+
+# -- AdaptiveFlowConsumer ----------------------------------------------------------------------
+
 
 NEVER: Final = float("inf")
 NOT_QUEUED: Final = NEVER

@@ -1,23 +1,159 @@
 """What the spout knows of the target: what ``process`` writes to, as its failures show it.
 
-One face for :mod:`flowctl.core.blame` (is it to blame?), :mod:`flowctl.core.breaker` (does it take
-anything at all?) and :mod:`flowctl.core.refusal_cap` (how much at once?).
+One face for :mod:`flowctl.core.blame` (is it to blame?), :mod:`flowctl.core.blame` (does it take
+anything at all?) and :mod:`flowctl.core.target` (how much at once?).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from flowctl.core.blame import BAD_END_MAX, FEW_LEFT, Place, fails_alone
 from flowctl.core.book import Book
 from flowctl.core.events import SinkCapChanged
 from flowctl.core.letters import redrive_number
-from flowctl.core.refusal_cap import RefusalCap
-from flowctl.core.refusal_size import RefusalSize
 from flowctl.core.retry import RetryQueue
 from flowctl.core.tuples import FlowTuple
+
+# --
+#
+# A cap on what is in flight at all bolts, learned from refusals (429, "too many connections").
+#
+# A refusal says exactly what latency only hints at: the target had more than it takes. Additive
+# increase, multiplicative decrease (Chiu & Jain 1989), with two changes: what was sent before a
+# decrease can't show its effect and does not count, and the way back up is quick until it comes
+# near the level that was refused last.
+
+
+# A fifth less per refused round: from 16 to a limit of 10 in three rounds, and never far below it.
+_DOWN: Final = 0.8
+# A level that was refused is tried again after a second. With calls of 50 ms and a limit of 10 that
+# is one refusal in some 200 calls.
+_HOLD_S: Final = 1.0
+# A step up at most this often: a refusal has to have the time to come back.  It comes at once, when
+# a call is made, however long calls take that are accepted.
+_STEP_S: Final = 0.25
+# A cap that nothing reaches for so long is not needed any more.
+_UNUSED_S: Final = 2.0
+
+
+class RefusalCap:
+    """The most tuples in flight at all bolts together; infinite without refusals.
+
+    Pure; not thread-safe.  O(1) per call.
+    """
+
+    __slots__ = (
+        "_before",
+        "_cut_at_s",
+        "_refused",
+        "_refused_at_s",
+        "_step",
+        "_step_at_s",
+        "_used_at_s",
+        "cap",
+    )
+
+    def __init__(self) -> None:
+        self.cap: float = inf
+        self._refused = inf  # the level that was refused last
+        self._refused_at_s = -inf
+        self._cut_at_s = -inf
+        self._step = 1
+        self._step_at_s = -inf
+        self._used_at_s = -inf  # when the cap was reached last
+        self._before: float | None = None  # the cap before the failures without a success
+
+    def has_room(self, in_flight: int, now_s: float) -> bool:
+        """Whether one more tuple may be sent."""
+        if self.cap == inf or in_flight < int(self.cap):
+            return True
+        self._used_at_s = now_s
+        return False
+
+    def on_refused(self, *, sent_at_s: float, in_flight: int, slots: int, now_s: float) -> bool:
+        """A tuple was refused; return whether the cap fell.
+
+        ``in_flight`` counts it still; ``slots``, of all bolts, bounds how many the target can have
+        seen at once: the rest was queued.
+        """
+        if sent_at_s < self._cut_at_s:
+            return False
+        if self._before is None:
+            self._before = self.cap
+        level = min(self.cap, float(in_flight), float(slots))
+        self._refused, self._refused_at_s = level, now_s
+        self.cap = max(1.0, _DOWN * level)
+        self._cut_at_s = self._step_at_s = self._used_at_s = now_s
+        self._step = 1
+        return True
+
+    def on_success(self, now_s: float) -> bool:
+        """A tuple was processed; move up if it is time; return whether the cap went away."""
+        self._before = None
+        if self.cap == inf:
+            return False
+        if now_s - self._used_at_s > _UNUSED_S:
+            self.cap = inf
+            return True
+        if now_s - self._step_at_s < _STEP_S:
+            return False
+        self._step_at_s = now_s
+        if self.cap + 1 < self._refused:  # halfway back to what was refused
+            self.cap = min(self._refused - 1, self.cap + max(1.0, (self._refused - self.cap) / 2))
+        elif now_s - self._refused_at_s >= _HOLD_S:
+            self.cap += self._step
+            self._step *= 2
+        return False
+
+    def forgive(self) -> None:
+        """The target was down, not full: what its refusals took off is given back."""
+        if self._before is not None:
+            self.cap = self._before
+            self._before = None
+
+
+# -- Fewer records per tuple if a target refuses in mid-tuple (a limit of calls per second) ----
+#
+# A tuple that is refused at its tenth record has to begin again, so its first nine calls are made
+# twice, and count against the target's limit twice.
+
+
+# Twice as many a second after the last refusal, so that a limit that is gone costs some seconds.
+_GROWTH: Final = 2
+_GROW_EVERY_S: Final = 1.0
+_NO_BOUND_ABOVE: Final = 10_000  # records: as many as the largest tuple has by default
+
+
+class RefusalSize:
+    """The most records that a new tuple should have; infinite without such refusals.
+
+    Pure; not thread-safe.
+    """
+
+    __slots__ = ("_changed_at_s", "records_max")
+
+    def __init__(self) -> None:
+        self.records_max: float = inf
+        self._changed_at_s = -inf
+
+    def on_refused(self, done: int, now_s: float) -> None:
+        """A tuple was refused after ``done`` records of it were worked on."""
+        self.records_max = max(1.0, min(self.records_max, float(done)))
+        self._changed_at_s = now_s
+
+    def on_success(self, now_s: float) -> None:
+        """A tuple was processed."""
+        if self.records_max < inf and now_s - self._changed_at_s >= _GROW_EVERY_S:
+            self._changed_at_s = now_s
+            self.records_max *= _GROWTH
+            if self.records_max > _NO_BOUND_ABOVE:
+                self.records_max = inf
+
+
+# -- What the spout knows of the target --------------------------------------------------------
 
 
 class Refused(NamedTuple):

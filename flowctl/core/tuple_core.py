@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from flowctl.core.bolt_registry import BoltRegistry
+import msgspec
+
 from flowctl.core.book import Book, Lost
 from flowctl.core.buffer import SendBuffer
 from flowctl.core.completion import Completion
@@ -18,8 +19,15 @@ from flowctl.core.consumer import AdaptiveFlowConsumer, NewBolt
 from flowctl.core.counters import Counters
 from flowctl.core.emitter import Emitter
 from flowctl.core.end_of_input.phase import EndOfInput
-from flowctl.core.events import FlowEvent, PeerDropped, TargetWentDown
-from flowctl.core.failures import Failures, Keeper
+from flowctl.core.events import (
+    BoltAdded,
+    BoltRemoved,
+    FlowEvent,
+    PeerDropped,
+    TargetWentDown,
+    TupleGaveUp,
+)
+from flowctl.core.failures import DeadTuple, Failures, Keeper
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.messages import (
     Ack,
@@ -38,6 +46,74 @@ from flowctl.core.state import Liveness
 from flowctl.core.supply import Supply
 from flowctl.core.target import Refused
 from flowctl.core.tuples import FlowTuple
+
+# -- Bolts come and go; what one held when it went goes to others, or is dropped ---------------
+
+
+class BoltRegistry:
+    """Adds bolts to the book and removes them; remembers the windows and counts of those that went.
+
+    Part of ``TupleCore``; not thread-safe.
+    """
+
+    def __init__(self, book: Book, failures: Failures) -> None:
+        self._book = book
+        self._failures = failures
+        self._windows: dict[str, float] = {}  # of bolts that went
+        # What a bolt had done before it went, as in NewBolt.
+        self._counts: dict[str, tuple[int, int, int]] = {}
+
+    def add(self, new: NewBolt) -> AdaptiveFlowConsumer:
+        """A bolt came."""
+        bolt, slots, epoch, now_s, *_ = new
+        consumer = self._book.consumer_type(
+            new._replace(counts=self._counts.get(bolt, new.counts)),
+            _settings_of(self._book.settings, slots),
+            self._book.events,
+            pool=self._book.pool,
+            learned=self._windows.get(bolt),
+        )
+        self._book.add_bolt(consumer)
+        self._book.events.append(BoltAdded(at_s=now_s, bolt=bolt, epoch=epoch, slots=slots))
+        return consumer
+
+    def remove(self, bolt: str, *, now_s: float, reason: str, lost: bool) -> None:
+        """A bolt that is there went; ``lost`` as in ``TupleCore.remove_bolt``."""
+        book, failures = self._book, self._failures
+        consumer = book.remove_bolt(bolt)
+        self._windows[bolt] = consumer.policy.window
+        self._counts[bolt] = (consumer.acked, consumer.records_acked, consumer.moved_away)
+        held = consumer.take_all()
+        failures.stop_doubting(bolt, now_s)
+        book.counters.bolts_lost += lost
+        book.events.append(
+            BoltRemoved(at_s=now_s, bolt=bolt, epoch=consumer.epoch, moved=len(held), reason=reason)
+        )
+        for index, flow_tuple in enumerate(held):
+            if not book.guarantee.sends_again:
+                failures.drop(flow_tuple, bolt, f"bolt {bolt} went: {reason}", now_s)
+            elif lost and index < consumer.slots:
+                why = f"bolt {bolt} died: {reason}"
+                failures.fault(flow_tuple, bolt, why, now_s, may_be_target=False)
+            else:
+                failures.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
+
+
+def _settings_of(settings: CoreSettings, slots: int) -> CoreSettings:
+    """With ``window.advertised``, the slots that the bolt reports bound its window (S28).
+
+    A window of min(window, slots) leaves room only while a slot is free: the spout counts what the
+    bolt holds, so no message has to tell which are.
+    """
+    window = settings.window
+    if not window.advertised:
+        return settings
+    bounded = msgspec.structs.replace(window, max=min(window.max, slots))
+    return msgspec.structs.replace(settings, window=bounded)
+
+
+# -- TupleCore ---------------------------------------------------------------------------------
+
 
 _ALIVE: Final = Liveness.ALIVE  # names, as a member of an enum costs .2 us for each tuple
 _ACKED: Final = AckOutcome.ACKED
@@ -367,3 +443,38 @@ class TupleCore:
     def is_drained(self) -> bool:
         """Nothing buffered, nothing in flight, nothing to send again."""
         return not self.book.pending and not self.buffer.records
+
+
+# -- KeepingCore: a :class:`TupleCore` whose tuples may be given up for a dead letter ----------
+
+
+class KeepingCore(TupleCore):
+    """What the core of a run's one stage does with tuples whose attempts ran out.
+
+    Pure; not thread-safe.
+    """
+
+    @property
+    def gave_up(self) -> TupleGaveUp | None:
+        """The first tuple whose attempts ran out, if there is one: the run has to fail."""
+        return self._failures.gave_up
+
+    @property
+    def has_dead_letter(self) -> bool:
+        """Whether what is given up waits for :meth:`poll_dead_letter`."""
+        return self._failures.has_dead_letter
+
+    def poll_dead_letter(self) -> DeadTuple | None:
+        """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.
+
+        It counts as acked only after :meth:`on_dead_lettered` (S109).
+        """
+        return self._failures.poll_dead_letter()
+
+    def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
+        """What :meth:`poll_dead_letter` gave is safe; one that was acked meanwhile is ignored."""
+        flow_tuple = self.book.pending.get(tuple_id)
+        if flow_tuple is None:
+            return
+        self._completion.complete(flow_tuple, now_s)
+        self._failures.note_dead_lettered(flow_tuple, now_s)

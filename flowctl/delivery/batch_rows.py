@@ -11,8 +11,216 @@ come while it runs, so one that turns out too large ends when it ends.
 
 from __future__ import annotations
 
-from flowctl.delivery.batch_time import BatchTime
-from flowctl.delivery.row_trials import RowTrials
+import math
+from collections import deque
+from statistics import median
+from typing import Final
+
+# --
+#
+# How long a batch of n rows takes: a + b n seconds, learned from batches whose times are noisy.
+#
+# a is Spark's own work, b the target's. A line through two batches would tell them apart only if
+# nothing but the size had changed: with a noise of 10 %, sizes that differ by half give an a that
+# is wrong by half of the batch. So all batches count, each as much as it can tell (a Kalman
+# filter of two states), and a jump is taken for the target's, as Spark's own work seldom jumps.
+#
+# Pure.
+
+
+# A batch that repeats exactly takes so much more or less time.  Measured on busy machines: 10 to
+# 25 %.  With a larger number, changes of the target are taken for noise longer.
+_NOISE = 0.15
+# From batch to batch a and b drift by so much: a belongs to the machine, b to the target and to the
+# records, whose cost is uneven.
+_FIXED_DRIFT, _ROW_DRIFT = 0.02, 0.1
+# A batch that is so many standard deviations from what was expected shows that the target changed.
+# One in 20 does so by accident, and the batch after it corrects that.
+_SURPRISE = 2.0
+# What a row costs may then be anything from nothing to so many times what this batch says.
+_JUMP = 2.0
+# Of a batch's time, the part of the rows that is still told from none.
+_ROWS_SHARE_MIN = 0.01
+# Spark's own work where the machine is not busy, before anything is known.
+_USUAL_S = 0.5
+# Before anything is told apart, half of a batch is Spark's, and half its rows', each give or take
+# all of it.
+_HALF = 0.5
+# What a trial shows (:mod:`flowctl.delivery.batch_rows`) is as good as the noise allows.
+_SHOWN = 0.15
+
+
+class BatchTime:
+    """What batches of one query take, ``fixed_s`` and ``row_s`` for each row.
+
+    Begins with one batch of ``rows`` that took ``batch_s``.  Not thread-safe.
+    """
+
+    def __init__(self, rows: int, batch_s: float) -> None:
+        self.fixed_s = min(_HALF * batch_s, _USUAL_S)
+        self.row_s = (batch_s - self.fixed_s) / rows
+        # Variances and covariance of the two.
+        self._fixed_var = self._row_var = self._both_var = 0.0
+        self._has_jumped = False  # with the last batch
+        self._is_split_unknown = False
+        self.forget_split(rows, batch_s)
+        self._is_split_unknown = False
+
+    def of(self, rows: float) -> float:
+        """Return how long a batch of ``rows`` should take, in seconds."""
+        return self.fixed_s + self.row_s * rows
+
+    def forget_split(self, rows: int, batch_s: float) -> None:
+        """Only the sum is known, for batches of ``rows``: the next one tells a from b."""
+        self._doubt(rows, _HALF * batch_s)
+
+    def learn_split(self, rows: int, batch_s: float, row_s: float) -> None:
+        """A trial showed: batches of ``rows`` take ``batch_s``, and a row ``row_s`` of it."""
+        self.row_s = max(row_s, _ROWS_SHARE_MIN * batch_s / rows)
+        self.fixed_s = batch_s - self.row_s * rows
+        self._doubt(rows, _SHOWN * batch_s)
+
+    def _doubt(self, rows: int, split_s: float) -> None:
+        """The sum is known for batches of ``rows``, the parts give or take ``split_s``."""
+        self._fixed_var = split_s**2
+        self._both_var = -self._fixed_var / rows
+        self._row_var = self._fixed_var / rows**2
+        self._has_jumped = False
+        self._is_split_unknown = True
+
+    def took(self, rows: int, batch_s: float) -> None:
+        """A batch of ``rows`` took ``batch_s`` seconds."""
+        wrong_s = batch_s - self.of(rows)
+        noise_var = (_NOISE * max(batch_s, self.of(rows))) ** 2
+        self._fixed_var += (_FIXED_DRIFT * self.fixed_s) ** 2
+        self._row_var += (_ROW_DRIFT * self.row_s) ** 2
+        self._admit_a_jump(rows, batch_s, noise_var)
+        fixed_gain = self._fixed_var + rows * self._both_var
+        row_gain = self._both_var + rows * self._row_var
+        var = fixed_gain + rows * row_gain + noise_var
+        self.fixed_s += fixed_gain / var * wrong_s
+        self.row_s += row_gain / var * wrong_s
+        self._fixed_var -= fixed_gain**2 / var
+        self._both_var -= fixed_gain * row_gain / var
+        self._row_var -= row_gain**2 / var
+        self._bound(rows, batch_s)
+
+    def _admit_a_jump(self, rows: int, batch_s: float, noise_var: float) -> None:
+        """If this batch is a surprise, a row costs something else now.
+
+        The target changed in the middle of that batch, so it counts as little as those before: the
+        batch after it is believed as well.
+        """
+        var = self._fixed_var + 2 * rows * self._both_var + rows**2 * self._row_var + noise_var
+        is_surprise = abs(batch_s - self.of(rows)) > _SURPRISE * math.sqrt(var)
+        is_surprise = is_surprise and not self._is_split_unknown
+        self._is_split_unknown = False
+        if is_surprise or self._has_jumped:
+            row_s = max(self.row_s, abs(batch_s - self.fixed_s) / rows)
+            self._row_var += (_JUMP * row_s) ** 2
+        self._has_jumped = is_surprise and not self._has_jumped
+
+    def _bound(self, rows: int, batch_s: float) -> None:
+        """Neither is negative, and a is not more than this batch took."""
+        if self.fixed_s < 0:
+            self.row_s += self.fixed_s / rows
+            self.fixed_s = 0.0
+        self.fixed_s = min(self.fixed_s, batch_s)
+        self.row_s = max(self.row_s, _ROWS_SHARE_MIN * batch_s / rows)
+
+
+# -- Whether rows are what takes the time of a small batch: now and then one has twice as many -
+#
+# Batches that take the time wanted do not tell what takes it. Where Spark's own work alone is as
+# long as a batch should take, one row looks as good as 400, and every batch that takes longer by
+# chance makes the next one smaller. In a model with 2 s of Spark's in the 2 s wanted, ± 15 %,
+# such a stream went on with one row a batch for ever.
+#
+# Pure.
+
+
+# After so many batches; if the rows did take the time, after twice as many, up to 160: then one
+# batch in 160 takes twice as long as wanted.  Less often where batches are not small.
+_EVERY, _EVERY_LARGE, _EVERY_MOST = 30, 60, 160
+# A query that begins with few rows was started again: it may have been like this for long.
+_FIRST = 8
+_TIMES: Final = 2.0
+# The first batch has as many by default.
+_SMALL_ROWS = 200
+# A stream that has grown so much by itself knows that rows are cheap.
+_GROWN = 10
+# Twice as many rows, in less than this of the usual time: the rows are not what takes it.  More
+# than half way between once and twice, as the next trial, with four times as many, corrects it.
+_SAME = 1.8
+_USUAL_OF = 5  # batches: their median
+# Half as many as were shown to take no longer are the fewest, until a batch of so few takes so many
+# times as long: the target changed.  The proof gets old by a fiftieth with each batch.
+_KEPT, _UNTIL, _AGES = 0.5, 3.0, 0.98
+
+
+class RowTrials:
+    """Sizes of batches that tell whether rows count; most of the time those that are wanted.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, rows: int) -> None:
+        """``rows``: of the first batch."""
+        self._recent_s: deque[float] = deque(maxlen=_USUAL_OF)
+        first = _EVERY if rows >= _SMALL_ROWS else _FIRST
+        self._every = {True: first, False: _EVERY_LARGE}  # by whether they are small
+        self._since = 0
+        self._rows_most = max(_SMALL_ROWS, _GROWN * rows)
+        self._usual: tuple[int, float] | None = None  # rows and time before the trial that runs
+        self._fewest, self._fewest_s = 1.0, 0.0
+
+    def next_rows(self, rows: int, batch_s: float, wanted: float, time: BatchTime) -> float:
+        """Return how many rows the next batch should have.
+
+        The last one had ``rows`` and took ``batch_s`` seconds; ``time``, to which a trial tells
+        what it shows, would take ``wanted``.
+        """
+        if self._usual is not None:
+            return self._tried(rows, batch_s, wanted, time)
+        self._recent_s.append(batch_s)
+        self._since += 1
+        wanted = max(wanted, self._kept(rows, batch_s))
+        if (
+            self._since < self._every[rows <= _SMALL_ROWS]
+            or rows > self._rows_most
+            or wanted >= _TIMES * rows
+        ):
+            return wanted
+        self._usual = rows, median(self._recent_s)
+        return _TIMES * rows
+
+    def _kept(self, rows: int, batch_s: float) -> float:
+        is_long = batch_s > _UNTIL * self._fewest_s and rows <= 2 * self._fewest
+        self._fewest = 1.0 if is_long else max(1.0, _AGES * self._fewest)
+        return self._fewest
+
+    def _tried(self, rows: int, batch_s: float, wanted: float, time: BatchTime) -> float:
+        """A trial ran; while more rows take no longer, the next one has twice as many again."""
+        assert self._usual is not None
+        before, usual_s = self._usual
+        if rows > before and batch_s < _SAME * usual_s:
+            self._every = {True: _EVERY, False: _EVERY_LARGE}
+            self._fewest, self._fewest_s = _KEPT * rows, usual_s
+            time.learn_split(rows, usual_s, 0.0)
+            return _TIMES * rows
+        if rows > _TIMES * before:
+            time.learn_split(rows, batch_s, (batch_s - usual_s) / (rows - before))
+            wanted = rows / _TIMES
+        else:
+            is_small = before <= _SMALL_ROWS
+            self._every[is_small] = min(2 * self._every[is_small], _EVERY_MOST)
+        self._usual, self._since = None, 0
+        self._recent_s.clear()
+        return wanted
+
+
+# -- How many rows the next batch of a stream should have, so that it takes about as long as  --
+
 
 # A stream begins with this many rows: a record may take a second.
 START_ROWS = 200

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from flowctl import adapters
 from flowctl.config import MetricsSettings
 from flowctl.core.events import FlowEvent
-from flowctl.core.pacing.stored import StoredTarget
+from flowctl.core.pacing.figures import StoredTarget
 from flowctl.errors import ConfigError, FlowctlError, MissingExtraError
 from flowctl.instrumentation.prometheus import bolt_lines, families, target_families
 from flowctl.instrumentation.snapshot import Report, Snapshot, View

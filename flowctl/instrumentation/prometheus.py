@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import flowctl
 from flowctl.core.counters import Counters
 from flowctl.core.events import BoltState
-from flowctl.core.pacing.stored import StoredTarget
+from flowctl.core.pacing.figures import StoredTarget
 from flowctl.core.times import BOUNDS_S
 from flowctl.errors import FlowctlError
 from flowctl.instrumentation.snapshot import BoltView, Snapshot, TimesView, WaitReason

@@ -73,7 +73,7 @@ def _new_gate(settings: PaceSettings) -> Gate:
         law = TargetLaw(settings.limits.bounds, leave=settings.leave, tick_s=TICK_S)
         gate.source = LocalSource(gate, law, rate=settings.rate)
         return gate
-    adapter = load_adapter("flowctl_redis.pacing", "redis")
+    adapter = load_adapter("flowctl_redis.targets", "redis")
     source = LeaseSource(gate, settings, adapter.RedisExchange(settings.redis, settings.target))
     gate.source = source
     source.start()

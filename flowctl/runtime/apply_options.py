@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, cast
 
-from flowctl.bolts.counts import check_count
+from flowctl.bolts.limits import check_count
 from flowctl.config import GivenSettings, settings_of
 from flowctl.errors import ConfigError
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, Process

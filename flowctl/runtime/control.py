@@ -4,16 +4,135 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
+from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.driver import DriverCore
+from flowctl.core.messages import LongCall
 from flowctl.core.pacing.figures import SeenTargets
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
-from flowctl.instrumentation.snapshot import Waits
+from flowctl.instrumentation.snapshot import LongCallView, Waits
 from flowctl.range_ports import ReceiptLog
-from flowctl.runtime.long_calls import LongCalls
-from flowctl.runtime.saves_told import SavesTold
+from flowctl.wire.frames import Saved
+
+# -- Which reports of bolts are saved, for bolts that begin no third batch before that ---------
+
+
+class Reports(NamedTuple):
+    """How many reports came over a bolt's connection, which ``epoch`` numbers."""
+
+    epoch: int
+    number: int
+
+
+class SavesTold:
+    """Not thread-safe: the caller holds the control's lock.
+
+    ``is_awaited``: some of the last reports asked for that.
+    """
+
+    def __init__(self) -> None:
+        self.is_awaited: bool = False
+        self._ranges: set[int] = set()  # that were reported on, and no save has begun since
+        self._came: dict[str, Reports] = {}
+        self._waiting: set[str] = set()  # bolts whose last reports are not saved
+        self._news: dict[str, Reports] = {}
+
+    def reported(self, bolt: str, epoch: int, tuple_id: int, *, is_awaited: bool) -> bool:
+        """A report came; ``is_awaited``: the bolt wants to know when it is saved.
+
+        Returns whether a slot is held up already, as the report before this one is not saved.
+        """
+        before = self._came.get(bolt)
+        count = before.number if before is not None and before.epoch == epoch else 0
+        self._came[bolt] = Reports(epoch, count + 1)
+        if not is_awaited:
+            return False
+        self.is_awaited = True
+        self._waiting.add(bolt)
+        is_held_up = tuple_id in self._ranges
+        self._ranges.add(tuple_id)
+        return is_held_up
+
+    def covered(self) -> dict[str, Reports]:
+        """What a save that begins now will hold; for :meth:`saved`."""
+        self._ranges.clear()
+        self.is_awaited = bool(self._waiting)
+        return {bolt: self._came[bolt] for bolt in self._waiting}
+
+    def saved(self, covered: dict[str, Reports]) -> None:
+        """That save succeeded."""
+        self._waiting.difference_update([b for b, r in covered.items() if self._came[b] == r])
+        self._news.update(covered)
+
+    def take(self, bolts: Mapping[str, AdaptiveFlowConsumer]) -> list[tuple[str, Saved]]:
+        """Return what to tell to which of ``bolts``: not to one that connected since."""
+        if not self._news:
+            return []
+        news, self._news = self._news, {}
+        return [
+            (bolt, Saved(reports.number))
+            for bolt, reports in news.items()
+            if bolt in bolts and bolts[bolt].epoch == reports.epoch
+        ]
+
+
+# -- The calls of ``process`` that take long, as bolts tell them with their heartbeats ---------
+
+
+class LongCalls:
+    """What is told of one run.  Not thread-safe: guarded by the lock of :class:`.RunControl`.
+
+    ``overdue`` counts the calls that took longer than ``call.timeout_s``.
+    """
+
+    def __init__(self) -> None:
+        self.overdue: int = 0
+        self._told: dict[str, tuple[float, Sequence[LongCall]]] = {}  # by bolt: when, and what
+
+    def take(self, bolt: str, calls: Sequence[LongCall], now_s: float) -> None:
+        """``bolt`` told that these are under way, and no others."""
+        if calls:
+            self._told[bolt] = (now_s, calls)
+        else:
+            self._told.pop(bolt, None)
+
+    def joined(self, bolt: str) -> None:
+        """``bolt`` came, or came back: none of its calls takes long.
+
+        One that left because a thread is stuck does so only once that call has returned.
+        """
+        self._told.pop(bolt, None)
+
+    def left(self, bolt: str, *, is_stuck: bool) -> None:
+        """``bolt`` went.  ``is_stuck``: because a call does not return."""
+        if not is_stuck:
+            self._told.pop(bolt, None)
+
+    @property
+    def is_one_stuck(self) -> bool:
+        """Whether a call took longer than it may and, as far as is known, is not back."""
+        return self.overdue > 0 and bool(self._told)
+
+    def views(self, now_s: float) -> tuple[LongCallView, ...]:
+        """Return them for people, the longest first."""
+        views = [
+            LongCallView(
+                bolt=bolt,
+                partition=call.partition,
+                first=call.first,
+                last=call.last,
+                for_s=call.for_s + now_s - told_s,
+            )
+            for bolt, (told_s, calls) in self._told.items()
+            for call in calls
+        ]
+        return tuple(sorted(views, key=lambda view: -view.for_s))
+
+
+# -- What the threads of one run share ---------------------------------------------------------
+
 
 _NOTHING: Final = Checkpoint()
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowctl.config import Settings, settings_of
-from flowctl.core.ranges.core import RangeCore
-from flowctl.core.ranges.settings import for_ranges
+from flowctl.core.ranges.core import RangeCore, for_ranges
 from flowctl.core.records import Checkpoint
 from flowctl.core.spout import SpoutCore
 from flowctl.instrumentation.snapshot import Report

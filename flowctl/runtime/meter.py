@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from copy import copy
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -14,8 +14,11 @@ from flowctl.core.counters import Counters
 from flowctl.core.driver import Measured, MeasuringCore
 from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged
 from flowctl.core.letters import without_redrives
+from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.core.service import ServicePool
+from flowctl.core.settings import TupleSettings
+from flowctl.core.sizing import is_dear
 from flowctl.core.state import Liveness
 from flowctl.core.times import Histogram
 from flowctl.errors import without_secrets
@@ -33,9 +36,82 @@ from flowctl.instrumentation.snapshot import (
     Waits,
 )
 from flowctl.ports import MeasuredProducer
-from flowctl.runtime.bolt_rates import BoltRates
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.dear_calls import dear_batches, dear_tuples
+
+# -- Each bolt's rate over the last few seconds, from the counts of snapshots ------------------
+
+
+# Short enough that a bolt that has become slow shows soon, long enough for a dozen tuples of 0.25
+# s: then rates of equal bolts differ by a twelfth.
+RATE_OVER_S: Final = 3.0
+# A rate over a shorter time would be that of a tuple or two.
+_SINCE_MIN_S: Final = 1.0
+
+
+class BoltRates:
+    """Counts of acked records at past snapshots.  For one thread.
+
+    A bolt is measured from when it was first seen; its rate is 0 for the first second.
+    """
+
+    def __init__(self) -> None:
+        # One dictionary for each snapshot, not one list for each bolt: with 1,000 bolts those cost
+        # more than all else here.
+        self._past: deque[tuple[float, Mapping[str, int]]] = deque()
+
+    def take(self, counts: Mapping[str, int], now_s: float) -> dict[str, float]:
+        """Remember ``counts``, of acked records by bolt, and return each bolt's rate."""
+        past = self._past
+        past.append((now_s, counts))
+        while now_s - past[0][0] > RATE_OVER_S and len(past) > 2:
+            past.popleft()
+        rates = dict.fromkeys(counts, 0.0)
+        to_find = list(counts)
+        for since_s, before in past:
+            if not to_find or now_s - since_s < _SINCE_MIN_S:
+                break
+            passed_s = now_s - since_s
+            missing: list[str] = []
+            for bolt in to_find:
+                if bolt in before:
+                    rates[bolt] = (counts[bolt] - before[bolt]) / passed_s
+                else:  # it came later
+                    missing.append(bolt)
+            to_find = missing
+        return rates
+
+
+# -- Whether calls, not records, cost the time: what views and the report say of it ------------
+
+
+def dear_tuples(pools: Collection[ServicePool], settings: TupleSettings) -> DearCall | None:
+    """The dearest call of all stages, if it decides the size of tuples."""
+    pool = max(pools, key=lambda pool: pool.call_s, default=None)
+    if pool is None or not is_dear(pool.call_s, settings):
+        return None
+    return DearCall(pool.call_s, round(pool.mean_records))
+
+
+def dear_batches(
+    consumers: Iterable[AdaptiveFlowConsumer], measured: Measured, before: DearCall | None
+) -> DearCall | None:
+    """The dearest call of all bolts of ranges, if it decides the size of batches.
+
+    ``before``: what was said last, which holds where the bolts are gone.
+    """
+    bolts = [bolt for bolt in consumers if isinstance(bolt, RangeConsumer)]
+    if not bolts:
+        return before
+    dearest = max(bolts, key=lambda bolt: bolt.call_s)
+    if not dearest.call_s:
+        return None
+    # Such a batch takes longer than the time between two reports, so each has a report.
+    records = dearest.service.mean_records * measured.records_per_position
+    return DearCall(dearest.call_s, round(records), "batches")
+
+
+# -- Snapshots and the report ------------------------------------------------------------------
+
 
 Phase = Literal["starting", "running", "draining", "stopping"]
 Outcome = Literal["finished", "failed", "interrupted"]

@@ -13,19 +13,16 @@ from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import IN_MEMORY, resume_line
 from flowctl.ports import SharingProducer
+from flowctl.runtime.bolt_watch import Departures, Endings, Notices, Reach, expected_of
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
-from flowctl.runtime.departures import Departures
-from flowctl.runtime.endings import Endings
 from flowctl.runtime.faults import emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.listening import Listening, check_via
 from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase, snapshot_pause_s
-from flowctl.runtime.notices import Notices, expected_of
 from flowctl.runtime.notifier import ListenerNotifier
-from flowctl.runtime.reach import Reach
 from flowctl.runtime.reader import asked
 from flowctl.runtime.run_intake import endpoint_of, intake_of
 from flowctl.runtime.run_plan import Ending, RunPlan

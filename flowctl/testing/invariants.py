@@ -9,10 +9,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 from flowctl.core.consumer import NOT_QUEUED, AdaptiveFlowConsumer
-from flowctl.core.keeping_core import KeepingCore
 from flowctl.core.ledger import PartitionLedger
 from flowctl.core.spout import SpoutCore
 from flowctl.core.state import Liveness
+from flowctl.core.tuple_core import KeepingCore
 from flowctl.errors import InternalError
 
 

@@ -19,13 +19,112 @@ from flowctl.config import ListenSettings, WaitSettings
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.wire import listener, reach
-from flowctl.wire.accept_gate import AcceptGate
-from flowctl.wire.connection import Connection
+from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import PROTOCOL_VERSION, ToBolt, ToSpout, Welcome
 from flowctl.wire.handshake import AuthenticatedPeer
 from flowctl.wire.handshake_pool import HandshakePool
-from flowctl.wire.pending_handshakes import PendingPeer
-from flowctl.wire.stream import stream_of
+from flowctl.wire.pending_handshakes import PendingHandshakes, PendingPeer
+from flowctl.wire.reach import probe
+from flowctl.wire.stream import Stream, stream_of
+from flowctl.wire.values import keep_hook
+
+# -- The spout's end of one bolt's connection --------------------------------------------------
+
+
+class Connection:
+    """One bolt that has received its Welcome."""
+
+    __slots__ = (
+        "bolt",
+        "closing",
+        "epoch",
+        "is_gone",
+        "reader",
+        "stream",
+        "waits_to_write",
+        "writer",
+    )
+
+    def __init__(self, bolt: str, epoch: int, stream: Stream, frame_bytes_max: int) -> None:
+        self.bolt: str = bolt
+        self.epoch: int = epoch
+        self.stream: Stream = stream
+        # No Hello here: a second one breaks the protocol like any unknown frame.
+        decoder = decoder_of(
+            ToSpout,
+            keep_hook,  # what a topology's bolt emits is passed on to others
+        )
+        self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
+        self.writer: FrameWriter = FrameWriter(frame_bytes_max)
+        self.waits_to_write: bool = False
+        self.closing: bool = False  # we have closed it: what still arrives is read and dropped
+        self.is_gone: bool = False
+
+
+# -- The listening socket: accepts connections, and stops while too many handshakes are pending
+
+
+# How long the gate stays shut (too many handshakes, no descriptors left) before the next look.
+_SHUT_S: Final = 0.02
+# Bounds the time away from bolts to some 5 ms; 3,000 bolts that start at once take twelve polls.
+_ACCEPTS_PER_POLL: Final = 256
+# How many pending handshakes are refused when descriptors run out: more would cost bolts that
+# have nearly finished theirs.
+_REFUSED_AT_ONCE: Final = 64
+
+
+class AcceptGate:
+    """Owns ``listener``, which is also the data of its entry in the selector.  For one thread."""
+
+    def __init__(
+        self, listener: socket.socket, selector: selectors.BaseSelector, pending: PendingHandshakes
+    ) -> None:
+        self.listener = listener
+        self._selector = selector
+        self._pending = pending
+        #: When to try to open the gate again; None while it is open.
+        self.opens_at_s: float | None = None
+        selector.register(listener, selectors.EVENT_READ, listener)
+
+    def accept(self) -> None:
+        """Accept the connections that wait, as many as there is room for."""
+        for _ in range(_ACCEPTS_PER_POLL):
+            if not self._pending.make_room():
+                self._shut(time.monotonic() + _SHUT_S)
+                return
+            try:
+                sock, _ = self.listener.accept()
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                probe(sock)
+                self._pending.add(sock)
+            except BlockingIOError:
+                return
+            except OSError:
+                # No descriptors left, or the peer is gone already: try again later.
+                self._pending.refuse_some(_REFUSED_AT_ONCE)
+                self._shut(time.monotonic() + _SHUT_S)
+                return
+
+    def look(self) -> None:
+        """Open the gate again when ``opens_at_s`` is reached."""
+        if self.opens_at_s is not None and time.monotonic() >= self.opens_at_s:
+            self.opens_at_s = None
+            self._selector.register(self.listener, selectors.EVENT_READ, self.listener)
+
+    def close(self) -> None:
+        """Shut the gate for good and close the listener."""
+        self._shut(float("inf"))
+        self.listener.close()
+
+    def _shut(self, opens_at_s: float) -> None:
+        """Leave new connections in the kernel's queue: a readable listener would keep us awake."""
+        if self.opens_at_s is None:
+            self._selector.unregister(self.listener)
+        self.opens_at_s = opens_at_s
+
+
+# -- The spout's end of the wire ---------------------------------------------------------------
+
 
 # Some thousand acks, or four records of 64 KB: more than arrives between two polls.
 _RECEIVE_BYTES: Final = 256 << 10

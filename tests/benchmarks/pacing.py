@@ -27,7 +27,7 @@ from urllib.error import HTTPError
 
 from flowctl import paced
 from flowctl_redis.binary import find_binary
-from flowctl_redis.pacing import RedisExchange
+from flowctl_redis.targets import RedisExchange
 from tests.benchmarks.pacing_service import Answered, Service, pacing_service
 from tests.benchmarks.parts import machine
 

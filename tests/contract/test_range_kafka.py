@@ -22,7 +22,7 @@ from flowctl.errors import ConfigError, SourceError
 from flowctl.range_ports import RangeProducer
 from flowctl.testing.range_conformance import RangeConformance
 from flowctl_kafka import KafkaRanges, value_of
-from flowctl_kafka._offsets import KafkaReader
+from flowctl_kafka.ranges import KafkaReader
 from tests.kafka_parts import MockKafka
 
 _numbers = itertools.count()

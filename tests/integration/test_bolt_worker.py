@@ -9,7 +9,7 @@ import pytest
 from wire_peers import PATIENCE_S, ThreadBolt, process_bolt, spout, tuple_of
 
 from flowctl.bolts import link
-from flowctl.bolts.promise import LOOKS_IN_VAIN
+from flowctl.bolts.link import LOOKS_IN_VAIN
 from flowctl.bolts.worker import FlowControlBolt
 from flowctl.core.messages import Ack, Heartbeat, Revoke, Revoked
 from flowctl.errors import FencedError, UnrunnableError

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from fault_parts import Valkey
 
-from flowctl_redis.locks import try_lock
+from flowctl_redis.embedded import try_lock
 from tests.cli_parts import flowctl_here
 
 ROOT = Path(__file__).resolve().parents[2]

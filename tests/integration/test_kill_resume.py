@@ -15,8 +15,7 @@ from fault_parts import Driver, Job, count_rows, until
 from flowctl.cli.demo import journal
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED
 from flowctl_redis import RedisCheckpointStore
-from flowctl_redis.embedded import EmbeddedServer
-from flowctl_redis.locks import try_lock
+from flowctl_redis.embedded import EmbeddedServer, try_lock
 
 LINES = 12_000
 

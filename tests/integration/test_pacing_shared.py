@@ -20,9 +20,8 @@ from fault_parts import until
 
 from flowctl import Limits, paced
 from flowctl.pacing import gates
-from flowctl_redis.pacing import RedisExchange
 from flowctl_redis.server import find_or_start
-from flowctl_redis.targets import RedisTargets
+from flowctl_redis.targets import RedisExchange, RedisTargets
 
 CALL_S = 0.02
 

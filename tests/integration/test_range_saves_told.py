@@ -14,7 +14,7 @@ from tests.range_parts import NumberReader
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_third_batch_begins_once_the_first_one_is_saved(is_async, monkeypatch):
-    monkeypatch.setattr("flowctl.bolts.range_saves.PATIENCE_S", 1e6)  # only a save lets it go on
+    monkeypatch.setattr("flowctl.bolts.range_desk.PATIENCE_S", 1e6)  # only a save lets it go on
     gate = Gate()
     with spout() as s:
         bolt = started(s, NumberReader(block=50_000), gate.slowly if is_async else gate)

@@ -14,7 +14,7 @@ from fault_parts import Valkey, until
 from redis import Redis
 
 from flowctl.errors import CheckpointUnavailableError, ConfigError
-from flowctl_redis import RedisCheckpointStore, relay, relay_duct
+from flowctl_redis import RedisCheckpointStore, relay, relay_pump
 from flowctl_redis.relay import RedisRelay
 
 pytestmark = pytest.mark.timeout(120)
@@ -100,11 +100,11 @@ def test_what_nobody_reads_is_bounded_and_goes_on_when_somebody_does(
     bolt, ours = spout.meet()
     sent = random.Random(3).randbytes(8 * MEGABYTE)
     sender = in_background(lambda: bolt.sendall(sent))
-    most = relay_duct.ENTRIES_MAX
+    most = relay_pump.ENTRIES_MAX
     with valkey.client() as client:
         until(lambda: max(streams(client, b":up").values(), default=0) >= most)
         held = sum(client.memory_usage(key) for key in streams(client, b":up"))
-        assert held < 2 * most * relay_duct.CHUNK_BYTES
+        assert held < 2 * most * relay_pump.CHUNK_BYTES
         assert received(ours, len(sent)) == sent
         sender.join(60)
         until(lambda: set(streams(client, b":up").values()) == {0}, "all that was read to be gone")
@@ -130,7 +130,7 @@ def test_bytes_that_redis_has_lost_end_the_connection(valkey: Valkey, spout: Spo
 def test_an_entry_that_is_written_twice_counts_once(valkey: Valkey) -> None:
     """It was unknown whether the first arrived: the answer was lost with the connection."""
     ours, theirs = socket.socketpair()
-    writer = relay_duct.Duct(theirs, inbound=b"flowctl:in", outbound=b"flowctl:out")
+    writer = relay_pump.Duct(theirs, inbound=b"flowctl:in", outbound=b"flowctl:out")
     ours.sendall(b"x")
     writer.collect()
     replies = []
@@ -156,7 +156,7 @@ def test_nothing_stays_in_redis(valkey: Valkey, spout: Spout) -> None:
         spout.relay.close()
         left = client.keys("flowctl:relay:*")
         assert not [key for key in left if key.endswith((b":alive", b":door"))]
-        assert all(0 < client.ttl(key) <= relay_duct.KEY_TTL_S for key in left)
+        assert all(0 < client.ttl(key) <= relay_pump.KEY_TTL_S for key in left)
     assert bolt.recv(10) == b"words", "what was sent before the end still arrives"
     assert bolt.recv(10) == b""
     with pytest.raises(ConnectionRefusedError, match="the driver of this run is gone"):

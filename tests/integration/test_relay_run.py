@@ -36,8 +36,7 @@ from flowctl_apply import apply_parquet
 from flowctl_files import TextLines, TextRanges
 from flowctl_redis import RedisCheckpointStore, relay
 from flowctl_redis.relay import Keys, RedisDoor
-from pyspark_flowctl.greeter import relayed_greeter
-from pyspark_flowctl.probe import ProbeTask, run_probe
+from pyspark_flowctl.probe import ProbeTask, relayed_greeter, run_probe
 
 pytestmark = pytest.mark.timeout(150)
 VIA_REDIS = Settings().with_overrides({"listen.via": "redis"})

@@ -145,7 +145,7 @@ def test_a_lock_that_is_held_too_long_is_a_refusal(sink: SqlSink, server: Any) -
 def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stays(
     sink: SqlSink, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowctl_sql._mysql.IDLE_MAX_S", 1.0)
+    monkeypatch.setattr("flowctl_sql._engine.IDLE_MAX_S", 1.0)
     stalls = SqlSink(server.url, table="rows", schema=_SCHEMA)
     write_numbers(stalls, 0, 1)
     session = stalls._session()

@@ -18,8 +18,8 @@ from flowctl.config import CheckpointSettings, Settings
 from flowctl.core.spout import SpoutCore
 from flowctl.errors import BoltsUnavailableError, FlowctlError, InternalError
 from flowctl.runtime.flow_control_spout import FlowControlSpout
-from flowctl.runtime.loops import SpoutLoop
 from flowctl.runtime.run import Run
+from flowctl.runtime.sender import SpoutLoop
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl.topology import LocalStages, Topology
 from flowctl.wire import handshake_pool

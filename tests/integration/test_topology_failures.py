@@ -23,7 +23,7 @@ from flowctl.topology import (
     ManualCollector,
     TopologyReport,
 )
-from flowctl.topology.hub import held_up
+from flowctl.topology.hub import calls
 from tests.listener_parts import Letters
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers, Topology
@@ -88,7 +88,7 @@ class Impatient(Witness):
 def test_a_run_that_can_not_end_says_why_and_so_does_its_report(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(held_up, "_TELL_AFTER_S", 0.3)
+    monkeypatch.setattr(calls, "_TELL_AFTER_S", 0.3)
     made = Topology("stuck")
     made.spout("s", Numbers(12))
     made.bolt("join", Keeper).shuffle("s")

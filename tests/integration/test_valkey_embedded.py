@@ -21,7 +21,7 @@ import pytest
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
-from flowctl_redis import EmbeddedServer, RedisCheckpointStore, find_or_start, orphans
+from flowctl_redis import EmbeddedServer, RedisCheckpointStore, embedded, find_or_start
 from flowctl_redis import embedded as embedded_module
 from flowctl_redis import server as server_module
 
@@ -188,7 +188,7 @@ def test_a_server_that_is_used_stays_also_without_the_one_that_started_it(tmp_pa
         server = EmbeddedServer(tmp_path)
         server.start()
         first.kill()
-        time.sleep(orphans.GRACE_S + 2)  # the watcher has looked often enough by then
+        time.sleep(embedded.GRACE_S + 2)  # the watcher has looked often enough by then
         assert server.pid == pid
         server.stop()
         _assert_gone(pid)

@@ -191,7 +191,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert not keys & self.covered, "ran again what the checkpoint says is done"
         failed = self.failed_on.get(emission.tuple_id, set())
         assert bolt.name not in failed or usable <= failed, "back to a bolt that failed it (S7)"
-        # What a bolt still has and gets again it does once (flowctl/bolts/known.py).
+        # What a bolt still has and gets again it does once (flowctl/bolts/reading.py).
         is_new = all(emission.tuple_id != held.tuple_id for held in bolt.held)
         if bolt.mode != "lossy" and is_new:
             bolt.held.append(emission)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowctl.core.end_of_input.hedging import _Queue
+from flowctl.core.end_of_input.phase import _Queue
 
 _entries = st.lists(st.tuples(st.integers(0, 9).map(float), st.integers(0, 9)), max_size=8)
 

@@ -24,9 +24,8 @@ from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_ahead import NOT_YET
 from flowctl.bolts.range_claims import PROGRESS_EARLY
-from flowctl.bolts.range_desk import RangeDesk
+from flowctl.bolts.range_desk import PATIENCE_S, RangeDesk
 from flowctl.bolts.range_pace import BatchPace
-from flowctl.bolts.range_saves import PATIENCE_S
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Work

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import SourceError
-from flowctl_files import TextRanges, _text_block, _text_blocks
+from flowctl_files import TextRanges, _text_blocks
 from flowctl_files._lines import LineCodec
 from flowctl_files._text_blocks import TextBlocks
 
@@ -31,7 +31,7 @@ def small(block_bytes: int, piece_bytes: int) -> Iterator[None]:
     with (
         patch.object(_text_blocks, "BLOCK_BYTES", block_bytes),
         patch.object(_text_blocks, "_REST_BYTES", max(1, block_bytes // 4)),
-        patch.object(_text_block, "PIECE_BYTES", piece_bytes),
+        patch.object(_text_blocks, "PIECE_BYTES", piece_bytes),
     ):
         yield
 

@@ -26,8 +26,7 @@ from flowctl.errors import ConfigError, FencedError, FlowctlError, UnrunnableErr
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl.runtime.receipts import Entry, Segment, flaw
-from flowctl_apply._job import Input, Job
-from flowctl_apply._merging import merge_files
+from flowctl_apply._job import Input, Job, merge_files
 from flowctl_apply._noted import Noted
 from flowctl_apply._places import LocalPlace
 from flowctl_apply._results import ResultFile, Results

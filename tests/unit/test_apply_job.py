@@ -25,8 +25,7 @@ from flowctl.errors import ConfigError, InfrastructureError, InternalError, Unru
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply import _row_writer
-from flowctl_apply._job import Applied, Input, Job
-from flowctl_apply._merging import shares_of
+from flowctl_apply._job import Applied, Input, Job, shares_of
 from flowctl_apply._noted import Noted
 from flowctl_apply._places import LocalPlace
 from flowctl_apply._results import ResultFile, Results, prefix_of

@@ -17,8 +17,8 @@ from flowctl.errors import (
     InfrastructureError,
 )
 from flowctl.runtime.receipts import Entry, Segment
-from flowctl_apply._manifest import PlaceManifest, encode, jobs_at
 from flowctl_apply._places import ArrowPlace, LocalPlace, Place, place_at
+from flowctl_apply._results import PlaceManifest, encode, jobs_at
 
 MakePlace = Callable[[Path], Place]
 KINDS = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowctl.bolts import known
-from flowctl.bolts.known import KnownTuples
+from flowctl.bolts import reading
+from flowctl.bolts.reading import KnownTuples
 
 
 def test_a_copy_is_known():
@@ -28,7 +28,7 @@ def test_a_copy_is_known_however_many_came_since_in_whatever_order():
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch):
-    monkeypatch.setattr(known, "KNOWN_MIN", 3)
+    monkeypatch.setattr(reading, "KNOWN_MIN", 3)
     tuples = KnownTuples()
     for n in range(7):
         tuples.add(n)
@@ -37,7 +37,7 @@ def test_the_oldest_are_forgotten_first(monkeypatch):
 
 
 def test_an_old_one_that_is_forgotten_may_come_again(monkeypatch):
-    monkeypatch.setattr(known, "KNOWN_MIN", 3)
+    monkeypatch.setattr(reading, "KNOWN_MIN", 3)
     tuples = KnownTuples()
     for n in range(5):
         tuples.add(n)

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from flowctl.bolts.link import Link
-from flowctl.bolts.promise import LOOKS_IN_VAIN
+from flowctl.bolts.link import LOOKS_IN_VAIN, Link
 from flowctl.core.messages import Ack, Emission, Heartbeat
 from flowctl.core.records import Record
 from flowctl.ports import Endpoint

@@ -18,8 +18,7 @@ from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, C
 from flowctl.instrumentation.metrics_server import Scraped, served
 from flowctl.instrumentation.prometheus import ScrapedTargets
 from flowctl.instrumentation.views import BaseView
-from flowctl_redis.pacing import RedisExchange
-from flowctl_redis.targets import RedisTargets
+from flowctl_redis.targets import RedisExchange, RedisTargets
 from tests.unit.test_view_plain import SNAPSHOT
 
 

@@ -8,7 +8,7 @@ import resource
 
 import pytest
 
-from flowctl.bolts.descriptors import check_descriptors
+from flowctl.bolts.limits import check_descriptors
 from flowctl.bolts.local import LocalBolts
 from flowctl.errors import InfrastructureError, InternalError
 from flowctl.runtime.flow_control_spout import FlowControlSpout

@@ -16,8 +16,7 @@ from flowctl.config import ListenSettings
 from flowctl.errors import InfrastructureError, MissingExtraError
 from pyspark_flowctl import checkup
 from pyspark_flowctl.checkup import Examined, Seen
-from pyspark_flowctl.greeter import relayed_greeter
-from pyspark_flowctl.probe import Target
+from pyspark_flowctl.probe import Target, relayed_greeter
 from pyspark_flowctl.session import SessionHolder
 
 RELAYED = "through Redis at r:6379/0"

@@ -21,11 +21,9 @@ from flowctl.config import ListenSettings
 from flowctl.errors import ConfigError
 from pyspark_flowctl import checkup
 from pyspark_flowctl.checkup import Examined, Seen, _placed, _silent, failure
-from pyspark_flowctl.greeter import Greeter, greeter_of
 from pyspark_flowctl.jobs import ClassicJobs
-from pyspark_flowctl.probe import ProbeTask, Target, run_probe
-from pyspark_flowctl.session import SessionHolder
-from pyspark_flowctl.unsupported import unsupported
+from pyspark_flowctl.probe import Greeter, ProbeTask, Target, greeter_of, run_probe
+from pyspark_flowctl.session import SessionHolder, unsupported
 
 PYTHON, VERSION = platform.python_version(), flowctl.__version__
 GOOD = Seen(host="w1", executor=7, python=PYTHON, flowctl=VERSION, targets={"listener": ""})

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from flowctl.errors import SourceError
-from flowctl_files._paths import expand
-from flowctl_files._patterns import names_of
+from flowctl_files._paths import expand, names_of
 
 
 @pytest.fixture(autouse=True)

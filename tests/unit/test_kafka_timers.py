@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowctl.errors import ConfigError
-from flowctl_kafka._timers import Timer
+from flowctl_kafka.topics import Timer
 
 
 @pytest.mark.req("S90")

@@ -17,8 +17,8 @@ from flowctl.instrumentation.plain import PlainView
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import LongCallView
 from flowctl.runtime.apply_options import checked_options
+from flowctl.runtime.control import LongCalls
 from flowctl.runtime.launch import report_of_no_run
-from flowctl.runtime.long_calls import LongCalls
 from tests.unit.test_view_live import snapshot
 
 CALL = LongCallView(bolt="b3", partition="a.parquet", first=50, last=50, for_s=130.0)

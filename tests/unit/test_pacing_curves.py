@@ -213,5 +213,5 @@ def shared_curve(run: Callable[[World], None], target: SharedTarget) -> str:
 def test_what_workers_say_and_get_is_the_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports, leases, the leader and the gates, exchange by exchange, in virtual time."""
     ids = (f"{number:02x}" for number in count())
-    monkeypatch.setattr("flowctl.pacing.reports.secrets.token_hex", lambda _: next(ids))
+    monkeypatch.setattr("flowctl.pacing.client.secrets.token_hex", lambda _: next(ids))
     check(SHARED, "\n".join(shared_curve(run, replace(target)) for run, target in WORLDS))

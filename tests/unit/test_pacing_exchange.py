@@ -17,7 +17,7 @@ from flowctl.errors import CheckpointUnavailableError, ConfigError, Infrastructu
 from flowctl.pacing.client import TTL_S, LeaseSource
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.settings import Limits, PaceSettings
-from flowctl_redis.pacing import RedisExchange
+from flowctl_redis.targets import RedisExchange
 
 
 class Server:
@@ -248,7 +248,7 @@ def test_after_an_error_the_next_exchange_connects_anew(monkeypatch: pytest.Monk
         made.append(Broken() if not made else fakeredis.FakeRedis())
         return made[-1]
 
-    monkeypatch.setattr("flowctl_redis.pacing.new_client", connect)
+    monkeypatch.setattr("flowctl_redis.targets.new_client", connect)
     exchange = RedisExchange("redis://:secret@localhost", "t")
     assert made == [], "nothing is connected before the first exchange"
     with pytest.raises(InfrastructureError, match="localhost") as caught:

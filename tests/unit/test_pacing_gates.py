@@ -32,7 +32,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeServer:
     """Where ``redis=`` leads."""
     server = fakeredis.FakeServer()
     monkeypatch.setattr(
-        "flowctl_redis.pacing.new_client", lambda *_, **__: fakeredis.FakeRedis(server=server)
+        "flowctl_redis.targets.new_client", lambda *_, **__: fakeredis.FakeRedis(server=server)
     )
     return server
 

@@ -7,12 +7,11 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from flowctl.core.pacing.headroom import Headroom
+from flowctl.core.pacing.figures import StoredTarget
+from flowctl.core.pacing.law import Headroom, Ramp
 from flowctl.core.pacing.leases import Sums
-from flowctl.core.pacing.ramp import Ramp
 from flowctl.core.pacing.rate import RateGate
 from flowctl.core.pacing.sample import Sample
-from flowctl.core.pacing.stored import StoredTarget
 from tests.pacing_parts import CALL_S, TICK_S, Target, law, serial
 
 

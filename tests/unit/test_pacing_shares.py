@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowctl.core.pacing.leader import Shares, fair, rates
 from flowctl.core.pacing.leases import RATE_MOST, Claim
-from flowctl.core.pacing.shares import Shares, fair, rates
 
 
 def claim(worker: str, want: int, *, job: str = "", weight: float = 1.0, holds: int = 0) -> Claim:

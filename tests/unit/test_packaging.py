@@ -13,7 +13,7 @@ import yaml
 
 import flowctl
 from flowctl.wire.frames import PROTOCOL_VERSION
-from flowctl_apply._manifest import VERSION as MANIFEST_VERSION
+from flowctl_apply._results import VERSION as MANIFEST_VERSION
 from flowctl_redis import schema
 
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowctl.bolts.range_pace import BatchPace
 from flowctl.core.messages import Processed
 from flowctl.instrumentation.call_lines import dear_call
-from flowctl.runtime.dear_calls import dear_batches
+from flowctl.runtime.meter import dear_batches
 from tests.range_driver import MB, Ranges
 
 

@@ -14,8 +14,8 @@ from random import Random
 import pytest
 
 from flowctl.bolts.range_claims import RangeClaims
+from flowctl.bolts.range_desk import PATIENCE_S, SHARE, SlotSaves
 from flowctl.bolts.range_pace import TARGET_S, BatchPace
-from flowctl.bolts.range_saves import PATIENCE_S, SHARE, SlotSaves
 from flowctl.core.messages import Processed
 
 RUN_S = 60.0

@@ -10,7 +10,7 @@ import pytest
 from flowctl import Records, SourceChunk
 from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import SourceError
-from flowctl.runtime.chunks import checked
+from flowctl.runtime.redrive import checked
 from flowctl.testing import run_local
 
 

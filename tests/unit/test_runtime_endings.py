@@ -12,8 +12,8 @@ from flowctl.config import Settings
 from flowctl.core.messages import Heartbeat
 from flowctl.core.records import Record
 from flowctl.core.spout import SpoutCore
+from flowctl.runtime.bolt_watch import Endings
 from flowctl.runtime.control import RunControl
-from flowctl.runtime.endings import Endings
 
 LOOK_S = 0.25
 

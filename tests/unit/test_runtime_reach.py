@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowctl.core.state import Liveness
-from flowctl.runtime.reach import Reach
+from flowctl.runtime.bolt_watch import Reach
 from flowctl.wire.reach import probe, unanswered_s
 from tests.core_driver import Driver
 

@@ -10,7 +10,7 @@ import pytest
 
 from flowctl.config import WaitSettings
 from flowctl.instrumentation.snapshot import WaitReason
-from flowctl.runtime.loops import SpoutLoop
+from flowctl.runtime.sender import SpoutLoop
 from flowctl.testing.clock import ManualClock
 from flowctl.waiting.strategies import WaitInterrupted, make_wait_strategy
 from tests.loop_parts import Log, Parked

@@ -9,8 +9,7 @@ from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.runtime.checkpointer import Checkpointer
-from flowctl.runtime.control import RunControl
-from flowctl.runtime.saves_told import SavesTold
+from flowctl.runtime.control import RunControl, SavesTold
 from flowctl.testing.clock import ManualClock
 from flowctl.wire.frames import Saved
 from tests.runtime_parts import FailingStore

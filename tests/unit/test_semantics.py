@@ -79,7 +79,7 @@ def test_a_marker_that_names_no_requirement() -> None:
 
 
 def test_names_of_other_packages_are_found_too() -> None:
-    row = Row(1, "S1", ["flowctl_files.TextLines", "runtime.loops.SpoutLoop.step"], [], True)
+    row = Row(1, "S1", ["flowctl_files.TextLines", "runtime.sender.SpoutLoop.step"], [], True)
     assert [problem for problem in problems([row], []) if " S1:" in problem] == []
 
 

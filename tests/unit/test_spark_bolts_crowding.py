@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flowctl.ports import BoltNotice
-from flowctl.runtime.notices import Notices
-from pyspark_flowctl.dangers import crowding
+from flowctl.runtime.bolt_watch import Notices
+from pyspark_flowctl.bolts import crowding
 from pyspark_flowctl.session import _settings
 
 

@@ -11,7 +11,7 @@ import pytest
 from flowctl.errors import ConfigError
 from flowctl.ports import BoltNotice
 from pyspark_flowctl import SparkBolts
-from pyspark_flowctl.growth import Growth
+from pyspark_flowctl.bolts import Growth
 
 
 class Bolt:

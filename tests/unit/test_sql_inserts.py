@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from flowctl.errors import ConfigError
 from flowctl_sql import SqlSink
 from flowctl_sql._dialect import Dialect
-from flowctl_sql._inserts import Inserts
-from flowctl_sql._row_counts import RowCounts
+from flowctl_sql._inserts import Inserts, RowCounts
 from flowctl_sql._rows import Insert, prepare
 from flowctl_sql._sqlite import takes_several
 from tests.sql_parts import batch_of

@@ -15,7 +15,7 @@ from flowctl.errors import ConfigError, FencedError, JobError
 from flowctl_sql import SqlSink
 from flowctl_sql._database import Direct, Sqlite
 from flowctl_sql._dialect import NAME_CHARS, PortableDialect, dialect_of
-from flowctl_sql._urls import database_of
+from flowctl_sql.sink import database_of
 from tests.sql_parts import SCHEMA, Opened, batch_of, query, rows_of, write
 
 

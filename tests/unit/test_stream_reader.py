@@ -27,8 +27,7 @@ from flowctl.errors import (
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import FileDeadLetter
 from pyspark_flowctl.stream_options import KNOWN, StreamOptions
-from pyspark_flowctl.stream_progress import StreamProgress
-from pyspark_flowctl.stream_reader import FlowctlStreamReader, reader_of
+from pyspark_flowctl.stream_reader import FlowctlStreamReader, StreamProgress, reader_of
 
 LIMIT = ReadMaxRows(1_000_000)
 TWO = json.dumps({

@@ -12,7 +12,7 @@ from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Record
 from flowctl.ports import SharingProducer, SourceChunk, SourceHost
 from flowctl.topology import Collector, Input
-from flowctl.topology.sources import Sources, sources_of
+from flowctl.topology.topology_job import Sources, sources_of
 from tests.listener_parts import Log
 from tests.runtime_parts import ListProducer
 from tests.topology_driver import Hub, Sink, nothing, passing, topology

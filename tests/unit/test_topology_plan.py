@@ -16,9 +16,9 @@ from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError
 from flowctl.topology import Batched, Collector, Input, LocalStages, Topology
-from flowctl.topology.hub.groupings import make_choice, task_of_key
+from flowctl.topology.hub.routing import make_choice, task_of_key
 from flowctl.topology.plan import Subscription, input_id_of
-from flowctl.topology.sources import Sources
+from flowctl.topology.topology_job import Sources
 from flowctl.topology.worker.tasks import StageCode
 from flowctl_files import TextRanges
 from tests.runtime_parts import ListProducer
@@ -95,7 +95,7 @@ def test_a_key_has_the_same_task_in_every_process() -> None:
         task_of_key([key], 4) for key in ("a", "b", 1, None)
     ]
     program = (
-        "from flowctl.topology.hub.groupings import task_of_key as t; print(t(['ann', 7], 1000))"
+        "from flowctl.topology.hub.routing import task_of_key as t; print(t(['ann', 7], 1000))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

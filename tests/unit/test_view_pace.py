@@ -8,7 +8,7 @@ from flowctl.core.events import BoltState
 from flowctl.instrumentation.plain import held_up
 from flowctl.instrumentation.slow_bolts import claim, condition, shares, slow_bolts
 from flowctl.instrumentation.snapshot import Snapshot
-from flowctl.runtime.bolt_rates import RATE_OVER_S, BoltRates
+from flowctl.runtime.meter import RATE_OVER_S, BoltRates
 from tests.unit.test_view_live import bolt, snapshot
 
 

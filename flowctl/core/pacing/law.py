@@ -2,24 +2,355 @@
 
 Three limits, the smallest counts:
 
-- the **ramp** (:mod:`flowctl.core.pacing.ramp`) begins low and grows while more brings more;
+- the **ramp** (:mod:`flowctl.core.pacing.law`) begins low and grows while more brings more;
 - the **guard** (:mod:`flowctl.core.sink_guard`) looks for the fewest calls that keep the goodput
   once calls take longer than they could;
-- **refusals** (:mod:`flowctl.core.pacing.refused`) say exactly what was too much.
+- **refusals** (:mod:`flowctl.core.pacing.law`) say exactly what was too much.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import inf
+from math import floor, inf
 from typing import Final, NamedTuple
 
 from flowctl.core.events import FlowEvent, SinkCapChanged
-from flowctl.core.pacing.headroom import Headroom
-from flowctl.core.pacing.ramp import Ramp
-from flowctl.core.pacing.refused import PooledRefusals
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.sink_guard.guard import SinkGuard
+
+# --
+#
+# Room that is left to others: learn the limit, then stay below it and learn no more for a while.
+#
+# A law that only ever sees the part that it uses would take that for the whole, and go up again.
+# So learning and resting take turns: the limit is learned at full load for some seconds, then the
+# part is used for half a minute, twice as long each time that learning finds the same again.
+#
+# The part is one of what fills the target, not of the limit, which may be a step above that: by
+# Little's law the goodput at full load times what a call takes while nobody queues. It is seldom
+# a whole number, and of ten calls half of one is a twentieth: the two next to it take turns.
+
+
+# Callers that use less of the limit are not slowed by it: their goodput is not the target's.
+_FULL: Final = 0.8
+# A limit that has not changed for so long is learned; a search takes a step every second or so.
+_STABLE_S: Final = 2.5
+# A limit that refusals have set may be far too low until it is tried again, after 150 calls
+# (:mod:`~flowctl.core.pacing.law`).  Where calls are so slow that this takes longer than ten
+# seconds, it is taken as it is: a live service waits while the target is full.
+_STABLE_UNSURE_S: Final = 10.0
+# The next time as long, at least: enough for a step up and the answer to it.
+_REST_S: Final = 30.0
+# At the end learning is .5 % of the time: of a live service's calls, 99 % don't see it.
+_REST_MAX_S: Final = 600.0
+# The same limit again: within a tenth, or one call.
+_SAME_SHARE: Final = 0.1
+# Calls take so much longer than when the rest began: the target has changed.
+_SLOWER: Final = 1.5
+# In so many samples in a row: of calls that differ, one sample in 60 has so slow ones by accident.
+_SLOWER_SAMPLES: Final = 3
+_HEADROOM_MEAN_GAIN: Final = 0.25
+_CALM_SAMPLES: Final = 16  # of some seconds
+# Of two whole numbers the other one follows when so much was used too much, or too little [s, in
+# calls at once].  With less, permits move more often than a worker hears of it.
+_TURN: Final = 1.0
+
+
+class Headroom:
+    """Pure; not thread-safe."""
+
+    __slots__ = (
+        "_at_s", "_calls", "_calm", "_calm_s", "_goodput", "_learned", "_limit", "_mean_s", "_owed",
+        "_rest_s", "_since_s", "_slower", "_span_s", "_until_s", "_used", "_whole", "rested_s",
+    )  # fmt: skip
+
+    def __init__(self, leave: float) -> None:
+        self._used = 1 - leave
+        self._calls, self._span_s = 0, 0.0  # at full load, since the limit stands still
+        self._goodput = 0.0  # at full load [calls/s]; known in a rest
+        self._calm_s, self._calm = 0.0, 0  # what a call takes while resting, by so many samples
+        self.rested_s: float = 0.0  # in all: the law's clock stands still meanwhile
+        self._limit = 0  # the one that is being learned
+        self._since_s = -1.0  # it has not changed since; or the rest began; below 0: not begun
+        self._learned = 0  # the last one
+        self._rest_s = _REST_S
+        self._until_s: float | None = None  # of the rest; None: learning
+        self._mean_s = 0.0  # of calls, as the rest began
+        self._slower = 0  # samples in a row
+        self._whole, self._at_s, self._owed = 0, 0.0, 0.0  # the number used now, since, and not
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the part is used now, and nothing learned."""
+        return self._until_s is not None
+
+    def part(self, limit: float) -> float:
+        """What of ``limit`` is used while resting."""
+        filled = self._goodput * self._calm_s
+        # A mean that is far off, of calls that are all different, must not leave more than a half.
+        return self._used * min(limit, max(filled, limit / 2) if filled else limit)
+
+    def whole(self, now_s: float, limit: float) -> int:
+        """Return how many calls at once to use now: over time :meth:`part` of ``limit``."""
+        part = self.part(limit)
+        if not self._whole:
+            self._whole = floor(part + 0.5)
+        else:
+            self._owed += (part - self._whole) * (now_s - self._at_s)
+            if abs(self._owed) >= _TURN:
+                self._whole += 1 if self._owed > 0 else -1
+        self._at_s = now_s
+        self._whole = max(floor(part), min(floor(part) + 1, self._whole))
+        self._owed = max(-_TURN, min(_TURN, self._owed))
+        return self._whole
+
+    def on_learned(
+        self, now_s: float, limit: int, sample: Sample, *, is_found: bool, is_sure: bool
+    ) -> None:
+        """The law saw a sample.
+
+        ``is_found``: something did limit it, not only its start.  ``is_sure``: more was tried.
+        """
+        if self._since_s < 0 or not _is_same(limit, self._limit):
+            self._limit, self._since_s = limit, now_s
+            self._calls, self._span_s = 0, 0.0
+            return
+        if sample.is_bound and sample.in_flight >= _FULL * limit:
+            self._calls += sample.calls
+            self._span_s += sample.span_s
+        stable_s = _STABLE_S if is_sure else _STABLE_UNSURE_S
+        if is_found and now_s - self._since_s >= stable_s:
+            again = _is_same(limit, self._learned)
+            self._rest_s = min(_REST_MAX_S, 2 * self._rest_s) if again else _REST_S
+            self._learned = limit
+            self._since_s, self._until_s = now_s, now_s + self._rest_s
+            self._mean_s, self._calm, self._slower = 0.0, 0, 0
+            self._goodput = self._calls / self._span_s if self._span_s > 0 else 0.0
+            self._whole, self._owed = 0, 0.0
+
+    def rest(self, now_s: float, sample: Sample, lag_s: float) -> bool:
+        """Take a sample of a rest; return whether the rest goes on."""
+        assert self._until_s is not None
+        is_over = now_s >= self._until_s or self._is_changed(now_s, sample, lag_s)
+        if is_over:
+            self.rested_s += now_s - self._since_s
+            self._until_s, self._since_s = None, -1.0
+        return not is_over
+
+    def _is_changed(self, now_s: float, sample: Sample, lag_s: float) -> bool:
+        if now_s - self._since_s < lag_s or not sample.calls:
+            return False
+        if not self._mean_s:
+            self._mean_s = sample.mean_s
+        self._calm = min(_CALM_SAMPLES, self._calm + 1)
+        self._calm_s += (sample.mean_s - self._calm_s) / self._calm
+        self._mean_s += _HEADROOM_MEAN_GAIN * (min(sample.mean_s, self._mean_s) - self._mean_s)
+        self._slower = self._slower + 1 if sample.mean_s > _SLOWER * self._mean_s else 0
+        return sample.refused > 0 or self._slower >= _SLOWER_SAMPLES
+
+
+def _is_same(limit: int, other: int) -> bool:
+    return abs(limit - other) <= max(1.0, _SAME_SHARE * other)
+
+
+# --
+#
+# How a limit begins: a few calls at once, and more as long as more calls raise the throughput.
+#
+# The guard of shared sinks only ever takes away: a spout has a few bolts with one tuple each. A
+# target that nobody knows is met with a few calls, however many workers there are.
+
+
+_QUICK, _FINE = 2.0, 1.25  # slow start doubles; once doubling gained little, by a quarter
+# A step is kept if it gives this part of what it would give where nobody waits for anybody.
+_GAIN_SHARE: Final = 0.5
+# A level is measured over so many calls, and so many rounds of all in flight: their mean is then
+# known to some 10 %, where doubling must bring 50, or to some 5 %, where a quarter must bring 12.
+_CALLS_MIN: Final = {_QUICK: 32, _FINE: 128}
+_ROUNDS: Final = {_QUICK: 4, _FINE: 16}
+# Permits on their way from one worker to another are not in use.
+_REACHED: Final = 0.8
+# Calls of a minute must not make a start of an hour: this long is enough, if any were made.
+_SPAN_MAX_S: Final = 30.0
+# Until the next try where more gained nothing.
+_PAUSE_S: Final = 4.0
+_PAUSE_MAX_S: Final = 64.0
+
+
+class Ramp:
+    """``level`` grows while that raises the goodput; by small steps if it is known to be good.
+
+    Pure; not thread-safe; O(1) per sample.
+    """
+
+    __slots__ = (
+        "_before", "_before_goodput", "_calls", "_changed_at_s", "_cost", "_factor", "_pause_s",
+        "_span_s", "_until_s", "level",
+    )  # fmt: skip
+
+    def __init__(self, level: float, *, is_known: bool = False) -> None:
+        self.level: float = level
+        self._before = 0.0  # the level before; 0: this is the first, or nothing is known of it
+        self._before_goodput = 0.0
+        self._factor = _FINE if is_known else _QUICK
+        self._pause_s = _PAUSE_S
+        self._until_s = -1.0  # no try before this; below 0: none was in vain
+        self._begin(0.0)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether a try with more was in vain, and none is under way."""
+        return self._until_s >= 0 and not self._before
+
+    def _begin(self, changed_at_s: float) -> None:
+        self._changed_at_s = changed_at_s
+        self._calls = 0
+        self._cost = self._span_s = 0.0
+
+    def hold_at(self, level: float, now_s: float) -> None:
+        """Something else is the limit, at ``level``: begin from near it when that has gone."""
+        self.level = _QUICK * level
+        self._factor = _FINE
+        self._before = 0.0
+        self._begin(now_s)
+
+    def on_sample(self, now_s: float, sample: Sample, lag_s: float, most: float) -> None:
+        """Take a sample made at this level; ``most`` is the highest level allowed."""
+        if now_s - self._changed_at_s < lag_s:
+            return
+        if sample.is_rate_held:
+            self._let_in(now_s, sample, most)
+            return
+        if not sample.is_bound or sample.in_flight < _REACHED * int(self.level):
+            return  # callers were the limit: nothing to learn
+        self._calls += sample.calls
+        self._cost += sample.cost
+        self._span_s += sample.span_s
+        factor = self._factor
+        enough = self._calls >= max(_CALLS_MIN[factor], _ROUNDS[factor] * self.level)
+        if enough or (self._calls and self._span_s >= _SPAN_MAX_S):
+            self._judge(now_s, self._cost / self._span_s, most)
+
+    def _let_in(self, now_s: float, sample: Sample, most: float) -> None:
+        """The budget is the limit: more permits bring no more calls, but a worker without a permit
+        gets no part of the budget either."""
+        if sample.is_held:
+            self.level = min(most, self.level * self._factor + 1)
+        self._before = 0.0
+        self._begin(now_s)
+
+    def _judge(self, now_s: float, goodput: float, most: float) -> None:
+        before = self._before
+        asked = 1 + _GAIN_SHARE * (self.level / before - 1) if before else 0.0
+        if goodput < asked * self._before_goodput:
+            self._step_back(now_s)
+            return
+        if before:
+            self._pause_s = _PAUSE_S
+        if self.level < most and now_s >= self._until_s:
+            self._before, self._before_goodput = self.level, goodput
+            self.level = min(most, max(self.level + 1, self.level * self._factor))
+        else:
+            self._before = 0.0
+        self._begin(now_s)
+
+    def _step_back(self, now_s: float) -> None:
+        self.level = self._before
+        self._before = 0.0
+        if self._factor == _QUICK:
+            self._factor = _FINE
+        else:
+            self._until_s = now_s + self._pause_s
+            self._pause_s = min(_PAUSE_MAX_S, 2 * self._pause_s)
+        self._begin(now_s)
+
+
+# --
+#
+# A limit learned from refusals (429, "too many connections") that many processes have pooled.
+#
+# Whoever is refused lets its permit rest, so the number of those that rest is by how much the
+# limit was too high, and the next limit is what the target took. :mod:`flowctl.core.target`
+# is the same for the tuples of one spout, which sees each refusal at once.
+
+
+# One round halves at most: a target that refuses by rate or for a moment refuses all of them.
+_DOWN_MOST: Final = 0.5
+# A level that was refused is tried again after so long, and after so many calls: a try is one
+# refusal or two, so refusals stay at 1 %.
+_HOLD_S: Final = 1.5
+_HOLD_CALLS: Final = 150
+# Calls may be slow: a target that got room is noticed within a minute all the same.
+_HOLD_MOST_S: Final = 60.0
+
+
+class PooledRefusals:
+    """``cap`` is infinite before the first refusal.  Pure; not thread-safe; O(1) per sample.
+
+    ``is_confirmed``: more than the cap was tried and refused, and the cap was the same before.
+    """
+
+    __slots__ = (
+        "_calls", "_fell_at_s", "_fell_to", "_moved_at_s", "_refused", "_step", "cap",
+        "is_confirmed",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.cap: float = inf
+        self.is_confirmed = False
+        self._fell_to = inf  # the cap after the last refusal
+        self._refused = inf  # the level that was refused last
+        self._fell_at_s = -inf
+        self._moved_at_s = -inf
+        self._calls = 0  # since the last refusal
+        self._step = 1
+
+    def on_sample(self, now_s: float, sample: Sample, lag_s: float) -> bool:
+        """Take a sample; return whether the cap moved.
+
+        ``lag_s``: what was decided is seen in samples so much later.
+        """
+        self._calls += sample.calls
+        if sample.refused:
+            # After a fall, refusals of calls from before it say nothing new.
+            return now_s - self._fell_at_s >= lag_s and self._fall(now_s, sample)
+        is_reached = sample.is_bound and sample.in_flight + 1 > self.cap
+        is_settled = now_s - self._moved_at_s >= lag_s and not sample.resting
+        return is_settled and is_reached and self._climb(now_s)
+
+    def _fall(self, now_s: float, sample: Sample) -> bool:
+        level = min(self.cap, max(sample.in_flight, 1))
+        # Permits rest longer than a fall takes: only those that were refused since count.
+        taken = level - max(1, min(sample.resting, sample.refused))
+        self.cap = max(1.0, level * _DOWN_MOST, taken)
+        self.is_confirmed = abs(self.cap - self._fell_to) <= 1
+        self._fell_to = self.cap
+        # What was taken is known exactly, unless it was less than a half: then all of it is news.
+        self._refused = self.cap + 1 if taken >= self.cap else level
+        self._fell_at_s = self._moved_at_s = now_s
+        self._calls = 0
+        self._step = 1
+        return True
+
+    def _climb(self, now_s: float) -> bool:
+        if self.cap + 1 < self._refused:
+            # Halfway back to what was refused: a target that was full for a moment has room again.
+            self.cap = min(self._refused - 1, self.cap + max(1.0, (self._refused - self.cap) / 2))
+        elif self._may_try(now_s):
+            self.cap += self._step
+            self._step *= 2
+        else:
+            return False
+        self._moved_at_s = now_s
+        return True
+
+    def _may_try(self, now_s: float) -> bool:
+        held_s = now_s - self._fell_at_s
+        return held_s >= _HOLD_MOST_S or (held_s >= _HOLD_S and self._calls >= _HOLD_CALLS)
+
+
+# -- How many calls a target takes at once -----------------------------------------------------
+
 
 # The mean duration of calls, for how late a change is seen: the last four samples or so.
 _MEAN_GAIN: Final = 0.25

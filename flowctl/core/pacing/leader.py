@@ -2,10 +2,130 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
 from flowctl.core.pacing.law import Bounds, TargetLaw
-from flowctl.core.pacing.leases import RATE_MOST, Decision, Reply, Sums, Table
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, Table
 from flowctl.core.pacing.sample import Sample
-from flowctl.core.pacing.shares import Shares, rates
+
+# -- Who gets how many of a target's permits, and how much of its budget -----------------------
+#
+# Fair: jobs by weight, the workers of a job alike, and nobody more than it can use (max-min
+# fairness, by filling up). Permits are whole, so what is left over goes round: whoever had too
+# little for longest gets it next, and keeps it for some seconds, as a permit that moves is idle
+# on its way.
+
+
+# A permit moves when another worker is short of so many permit-seconds more than its holder. With
+# two or more workers for each permit it moves after 8 s, and is idle for some .2 s of that.
+_KEPT: Final = 8.0
+# No worker is owed more than this: it is not owed what it didn't get while it was frozen.
+_OWED_MAX: Final = 2 * _KEPT
+
+
+def fair(total: float, claims: Sequence[tuple[float, float]]) -> list[float]:
+    """Share ``total`` by weight; nobody gets more than it wants.  ``claims``: (weight, want)."""
+    shares = [0.0] * len(claims)
+    # Who needs the least for its weight is satisfied first; the rest is shared by the others.
+    order = sorted(range(len(claims)), key=lambda i: claims[i][1] / claims[i][0])
+    weights = sum(weight for weight, _ in claims)
+    for i in order:
+        weight, want = claims[i]
+        shares[i] = min(want, total * weight / weights) if weights > 0 else 0.0
+        total -= shares[i]
+        weights -= weight
+    return shares
+
+
+class Shares:
+    """The leader's memory of who was short of a permit.  Pure; not thread-safe."""
+
+    __slots__ = ("_at_s", "_owed")
+
+    def __init__(self) -> None:
+        self._owed: dict[str, float] = {}  # permit-seconds; "j:" a job, "w:" a worker
+        self._at_s: float | None = None
+
+    def permits(self, now_s: float, limit: int, claims: Sequence[Claim]) -> dict[str, int]:
+        """Return each worker's permits; they are ``limit`` in all, or all that is wanted twice."""
+        spent_s = 0.0 if self._at_s is None else min(1.0, max(0.0, now_s - self._at_s))
+        self._at_s = now_s
+        # A permit that rests is of use to another.
+        claims = [each._replace(want=max(0, each.want - each.resting)) for each in claims]
+        known, self._owed = self._owed, {}
+        jobs = _by_job(claims)
+        wants = [(each[0].weight, float(sum(c.want for c in each))) for each in jobs.values()]
+        of_jobs = self._rounded(
+            [f"j:{job}" for job in jobs],
+            fair(limit, wants),
+            [sum(c.holds for c in each) for each in jobs.values()],
+            (known, spent_s),
+        )
+        given: dict[str, int] = {}
+        for each, total in zip(jobs.values(), of_jobs, strict=True):
+            shares = self._rounded(
+                [f"w:{c.worker}" for c in each],
+                fair(total, [(1.0, float(c.want)) for c in each]),
+                [c.holds for c in each],
+                (known, spent_s),
+            )
+            given |= {c.worker: share for c, share in zip(each, shares, strict=True)}
+        return _with_spare(given, limit, claims)
+
+    def _rounded(
+        self,
+        names: Sequence[str],
+        shares: Sequence[float],
+        holds: Sequence[int],
+        memory: tuple[Mapping[str, float], float],
+    ) -> list[int]:
+        """Whole permits, as many as the shares together; what is left over goes round."""
+        known, spent_s = memory
+        given = [int(share + 1e-9) for share in shares]
+        spare = int(sum(shares) + 1e-6) - sum(given)
+        owed = [known.get(name, 0.0) for name in names]
+        open_ = [i for i, share in enumerate(shares) if share - given[i] > 1e-9]
+        open_.sort(key=lambda i: owed[i] + _KEPT * (holds[i] > given[i]), reverse=True)
+        # Those that came together don't go together: a permit that moves is idle meanwhile.
+        moves = 1 + int(2 * spare * spent_s / _KEPT)
+        staying = [i for i in open_ if holds[i] > given[i]][: max(0, spare - moves)]
+        for i in list(dict.fromkeys([*staying, *open_]))[:spare]:
+            given[i] += 1
+        for i, name in enumerate(names):
+            debt = owed[i] + (shares[i] - given[i]) * spent_s
+            self._owed[name] = max(-_OWED_MAX, min(_OWED_MAX, debt))
+        return given
+
+
+def _by_job(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
+    jobs: dict[str, list[Claim]] = {}
+    for claim in claims:
+        jobs.setdefault(claim.job, []).append(claim)
+    return jobs
+
+
+def _with_spare(given: dict[str, int], limit: int, claims: Sequence[Claim]) -> dict[str, int]:
+    """What nobody wants now goes to those who are at work: they may want more in a moment."""
+    spare = limit - sum(given.values())
+    if spare > 0:
+        more = fair(spare, [(1.0, float(claim.want)) for claim in claims])
+        for claim, share in zip(claims, more, strict=True):
+            given[claim.worker] += int(share)
+    return given
+
+
+def rates(budget: float, claims: Sequence[Claim]) -> dict[str, float]:
+    """Return each worker's part of the budget [cost/s]; all of it, if anybody is there."""
+    jobs = _by_job(claims)
+    each = [(c.weight / len(jobs[c.job]), c.want_rate) for c in claims]
+    shares = fair(budget, each)
+    spare = max(0.0, budget - sum(shares)) / len(claims) if claims else 0.0
+    return {c.worker: share + spare for c, share in zip(claims, shares, strict=True)}
+
+
+# -- What the leader of a target decides, once an epoch, on what all workers have said ---------
+
 
 # A part of the budget moves if it changes by this part of itself: less is noise of one call.
 _RATE_STEP = 0.02

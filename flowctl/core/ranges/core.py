@@ -8,28 +8,119 @@ work on it.  Every position that is not done is in exactly one place: waiting, o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+import msgspec
+
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.driver import Measured
+from flowctl.core.driver import Measured, PartitionHandover
 from flowctl.core.events import FlowEvent
 from flowctl.core.failures import DeadTuple, Keeper
 from flowctl.core.letters import as_sent
-from flowctl.core.messages import Emission, Progress, RangeEmission, RangeFail, SplitAnswer
-from flowctl.core.ranges.by_reference import ByReference
+from flowctl.core.messages import Ack, Emission, Progress, RangeEmission, RangeFail, SplitAnswer
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.ranges.intake import RangeIntake
 from flowctl.core.ranges.pieces import Pieces, RangeCut
-from flowctl.core.ranges.settings import for_ranges
 from flowctl.core.ranges.settling import Settling
-from flowctl.core.ranges.sizing import LEAST_S, RANGE_S, positions_for
 from flowctl.core.ranges.splits import Splits
 from flowctl.core.records import AckOutcome, Checkpoint, Receipts, Record
-from flowctl.core.settings import CoreSettings
+from flowctl.core.settings import CoreSettings, HedgeSettings
 from flowctl.core.target import Refused
+from flowctl.core.tuple_core import KeepingCore
 from flowctl.core.tuples import FlowTuple
+from flowctl.errors import ConfigError, InternalError
+
+# -- What is different in the settings of a core of ranges -------------------------------------
+
+
+def for_ranges(settings: CoreSettings) -> CoreSettings:
+    """Return ``settings`` as ranges need them; raise :class:`ConfigError` where they can't."""
+    if not settings.guarantee.processing.commits_acked:
+        raise ConfigError(
+            "guarantee.mode",
+            f"ranges can't be processed {settings.guarantee.mode.replace('_', ' ')} yet: a range is"
+            " saved as it is done, not before it is begun.",
+            remedy="Use at_least_once, or a source by value such as TextLines or KafkaTopics.",
+        )
+    # What is late is split, not run twice.  A sink's times are told by parts of ranges, which its
+    # guard does not know.
+    dispatch = msgspec.structs.replace(settings.dispatch, sink_guard=False)
+    hedge = HedgeSettings(enabled=False)
+    return msgspec.structs.replace(settings, dispatch=dispatch, hedge=hedge)
+
+
+# --
+#
+# How long a range is: seconds of work for the bolt that gets it, little while nothing is known.
+
+
+# Long enough that a range costs the driver and the source next to nothing (one message, one open),
+# short enough that an unknown cost in it is seen soon: what was begun can be split, so nobody has
+# to wait for its end (shared/ranges.md: 1 to 4 s make no difference to the makespan).
+RANGE_S = 2.0
+# A range is at least so long [s]: to open a file on a disk and to send a range takes some 2 ms.
+LEAST_S = 0.02
+# Where a call costs so much that a batch takes ten calls' time, a range holds such a batch.
+_DEAR_CALLS = 10
+# A range is at most so many times all that the bolt has done: a wrong guess from the first records
+# must not cost a minute.
+_GROWTH = 4
+# Python's len() counts no further than 2**63, and keys of 64 bits may be further apart than that.
+_MOST = 1 << 62
+
+
+def positions_for(consumer: RangeConsumer, first: int, work_s: float = RANGE_S) -> int:
+    """Return how many positions the next range for ``consumer`` should have at most.
+
+    ``first``: how many where nothing is known; ``work_s``: how long it should take there, or longer
+    where calls are dear.
+    """
+    work_s = max(work_s, _DEAR_CALLS * consumer.call_s)
+    position_s = consumer.service.record_s
+    known = max(first, consumer.positions_done)
+    size = max(1, int(min(work_s / position_s, _GROWTH * known))) if position_s > 0 else first
+    # Where there is nothing, as between the keys of a table, steps get longer until there is.
+    return min(max(size, _GROWTH * consumer.empty_positions), _MOST)
+
+
+# -- Methods that a core of ranges shares with a core of records by name only ------------------
+
+
+class ByReference(KeepingCore):
+    """Refuses what is for records by value.  Pure; not thread-safe."""
+
+    def offer(
+        self,
+        partition: str,
+        records: Sequence[Record],
+        *,
+        now_s: float,
+        sizes: Sequence[int] | None = None,
+    ) -> int:
+        """Not for ranges: see ``offer_extents``."""
+        raise InternalError("records were offered to a core of ranges.")
+
+    def set_aside(self, partition: str, record: Record, *, reason: str, now_s: float) -> bool:
+        """Not for ranges: nothing is read here."""
+        raise InternalError("a record was offered to a core of ranges.")
+
+    @property
+    def handover(self) -> PartitionHandover:
+        """Not for ranges: their partitions are not shared with other drivers."""
+        raise InternalError("partitions of ranges are not handed over.")
+
+    def on_committed(self) -> None:
+        """Not needed: nothing has to be saved before it is sent."""
+
+    def on_ack(self, bolt: str, epoch: int, ack: Ack, *, now_s: float) -> AckOutcome:
+        """Not for ranges, and so ignored: see ``on_progress``."""
+        del bolt, epoch, ack, now_s
+        return self._count_unknown()
+
+
+# -- RangeCore ---------------------------------------------------------------------------------
 
 
 class RangeCore(ByReference):

@@ -7,11 +7,13 @@ from typing import Final
 
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.window.aiad import AiadWindow
-from flowctl.core.window.baselines.aimd import AimdWindow
-from flowctl.core.window.baselines.arc import ArcWindow
-from flowctl.core.window.baselines.gradient2 import Gradient2Window
-from flowctl.core.window.baselines.vegas import VegasWindow
-from flowctl.core.window.fixed import FixedWindow
+from flowctl.core.window.baselines import (
+    AimdWindow,
+    ArcWindow,
+    FixedWindow,
+    Gradient2Window,
+    VegasWindow,
+)
 from flowctl.core.window.just_full import JustFullWindow
 from flowctl.core.window.policy import AckSample, WindowPolicy
 from flowctl.core.window.rtt_only import RttOnlyWindow

@@ -10,9 +10,8 @@ import msgspec
 from flowctl.config import Settings
 from flowctl.core.driver import pump
 from flowctl.core.messages import Heartbeat, Progress, RangeEmission, Revoked, SplitAnswer
-from flowctl.core.ranges.core import RangeCore
+from flowctl.core.ranges.core import RANGE_S, RangeCore
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.ranges.sizing import RANGE_S
 from flowctl.simulation.loop import Alarm, EventLoop
 from flowctl.simulation.machine import Machine
 from flowctl.simulation.network import Channel

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flowctl.config import Settings
 from flowctl.core.consumer import AdaptiveFlowConsumer
@@ -25,16 +25,162 @@ from flowctl.core.trees.settlement import Settlement
 from flowctl.core.tuple_core import TupleCore
 from flowctl.errors import InternalError
 from flowctl.topology.figures import StageFigures, TreeFigures
-from flowctl.topology.hub.calls import CALLS_FROM, Calls
-from flowctl.topology.hub.held_up import HeldUp
+from flowctl.topology.hub.blame import FailedAt
+from flowctl.topology.hub.calls import CALLS_FROM, Calls, HeldUp
 from flowctl.topology.hub.news import News, TaskWatched, Wanted
-from flowctl.topology.hub.outbox import TopologyEvents
-from flowctl.topology.hub.planter import Planter
-from flowctl.topology.hub.roots import Roots, TreeRules
+from flowctl.topology.hub.roots import PLANT_RECORDS, Roots, TreeRules
 from flowctl.topology.hub.routing import Router, Translate
 from flowctl.topology.hub.stage import Stage
-from flowctl.topology.hub.totals import counters_of, stage_figures_of, tree_figures_of
 from flowctl.topology.plan import StagePlan
+
+# -- Events of a topology for others to read; what a stage gave up fails its roots instead -----
+
+
+class TopologyEvents:
+    """Returns the topology's own ``events``, then those of its cores.
+
+    Part of ``TopologyCore``, not thread-safe.
+    """
+
+    def __init__(
+        self, events: deque[FlowEvent], stages: Sequence[Stage], roots: Roots, router: Router
+    ) -> None:
+        self._events = events
+        self._stages = stages
+        self._roots = roots
+        self._router = router
+
+    def poll(self) -> FlowEvent | None:
+        """Return the next thing that happened and why, or None."""
+        if self._roots.drops:
+            self._events.extend(self._roots.drops.take())
+        if self._events:
+            return self._events.popleft()
+        for stage in self._stages:
+            for core in stage.cores:
+                event = core.poll_event()
+                if event is not None:
+                    return event
+        return None
+
+    def collect(self, stage: Stage, core: TupleCore, now_s: float) -> None:
+        """Take a core's events; what it gave up or dropped is not lost but fails its roots.
+
+        The consequence is reported for each root; a report on a tuple of inputs would tell nobody
+        anything.
+        """
+        while (event := core.poll_event()) is not None:
+            self._events.append(event)
+        while (lost := core.poll_lost()) is not None:
+            ids: list[Any] = [record.position for record in lost.records]
+            at = FailedAt(stage, lost.bolt)
+            self._router.fail_inputs(stage, lost.bolt, ids, lost.reason, now_s, at=at)
+
+
+# -- When trees begin, and what delays them: absent bolts, full stages, ``max_pending`` --------
+
+
+class Planter:
+    """Plants roots in the first stages.  Part of ``TopologyCore``, not thread-safe.
+
+    ``max_pending`` bounds the roots that are planted and not done (None: no limit).
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], roots: Roots, router: Router, max_pending: int | None
+    ) -> None:
+        self._stages = stages
+        self._first = [stage for stage in stages if stage.is_first]
+        self._roots = roots
+        self._router = router
+        self._max_pending = max_pending
+
+    def plant(self, now_s: float) -> None:
+        """Begin trees, while the first stages have room."""
+        if not self.was_served:
+            return  # otherwise a tree's timer would run while Spark starts
+        roots, blame = self._roots, self._roots.blame
+        while not any(stage.is_full for stage in self._first) and blame.may_plant(now_s):
+            batch = roots.take(1 if blame.down is not None else self._room())
+            if not batch:
+                break
+            for root in batch:
+                self._router.plant(root, now_s)
+            for stage in self._first:
+                stage.flush()
+            blame.note_planted(now_s)
+
+    @property
+    def was_served(self) -> bool:
+        """Whether every stage has had a bolt."""
+        return all(stage.was_served for stage in self._stages)
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether the limit of pending roots is reached, so no new one may be planted."""
+        return self._room() <= 0
+
+    def _room(self) -> int:
+        """How many more new roots may be planted at once."""
+        most = self._max_pending
+        return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.left)
+
+    def pass_end_on(self, now_s: float) -> None:
+        """Nothing is left to plant: each stage learns when nothing is left before it."""
+        for stage in self._stages:
+            if not stage.is_ended and all(f.is_ended and f.is_drained for f in stage.fed_by):
+                stage.end_of_input(now_s)
+
+
+# -- The state of a topology, summed over its stages, roots and routes: pure reads -------------
+
+
+def counters_of(stages: Sequence[Stage], roots: Roots, router: Router) -> Counters:
+    """Tuples of all stages; records are roots."""
+    total = Counters()
+    for stage in stages:
+        for core in stage.cores:
+            total.add(core.counters)
+    total.calls_refused += router.refused
+    total.target_down_total_s += roots.blame.down_s
+    total.records_acked = roots.acked + roots.intake.empty
+    total.tuples_dead_lettered = total.records_dead_lettered = roots.dead_lettered
+    total.tuples_handed_over = roots.handed_over
+    total.records_dropped = roots.dropped + router.untracked_failed
+    total.records_pending_now = roots.pending
+    total.max_in_flight_records = roots.pending_max
+    return total
+
+
+def stage_figures_of(stage: Stage) -> StageFigures:
+    """How one stage stands."""
+    return StageFigures(
+        stage=stage.name,
+        records=sum(core.counters.records_acked for core in stage.cores),
+        waiting_now=stage.waiting,
+        waiting_max=stage.waiting_max,
+        at_bolts_max=sum(core.counters.max_in_flight_records for core in stage.cores),
+        held_now=sum(map(len, stage.held.values())),
+    )
+
+
+def tree_figures_of(roots: Roots, router: Router) -> TreeFigures:
+    """How the trees stand."""
+    return TreeFigures(
+        complete=roots.acked - roots.dead_lettered,  # those count as acked, but did not complete
+        failed=roots.failed,
+        expired=roots.expired,
+        replayed=roots.replayed,
+        pending_now=roots.pending,
+        ledger_now=sum(map(len, roots.ledgers)),
+        orphans=sum(ledger.orphans for ledger in roots.ledgers),
+        dropped_emits=router.dropped,
+        undelivered_emits=router.undelivered.emits,
+    )
+
+
+# -- TopologyCore ------------------------------------------------------------------------------
+
 
 _DONE: Final = Settlement()
 _NOTHING: Final = Wanted()

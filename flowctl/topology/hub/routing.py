@@ -4,31 +4,207 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
-from typing import Any, NamedTuple
+from itertools import count, cycle
+from typing import Any, Final, NamedTuple, TypeAlias
+from zlib import crc32
+
+import msgspec
 
 from flowctl.core.carried import plain_value, wire_value
-from flowctl.core.events import FlowEvent, TupleDropped
+from flowctl.core.events import EmitUndelivered, FlowEvent, TupleDropped
 from flowctl.core.records import Record
 from flowctl.core.retry import RetryQueue
 from flowctl.core.settings import RetrySettings
 from flowctl.core.trees.acker import Verdict
 from flowctl.core.trees.settlement import DEFAULT_STREAM, Emitted, FailedInput, Settlement
-from flowctl.errors import JobError
+from flowctl.errors import JobError, with_article
 from flowctl.topology.hub.blame import FailedAt
-from flowctl.topology.hub.groupings import Choose, make_choice
 from flowctl.topology.hub.roots import Roots
 from flowctl.topology.hub.stage import Parcel, Stage
 from flowctl.topology.hub.tree_root import Root
-from flowctl.topology.hub.undelivered import Undelivered
 from flowctl.topology.plan import (
     StagePlan,
+    Subscription,
     component_of,
     did_you_mean,
     source_key,
     stream_of,
 )
-from flowctl.wire.values import carry
+from flowctl.wire.values import carry, encode_value
+
+# -- Emits that nobody receives: counted, and reported in a few lines however many there are ---
+
+
+# The first ones are reported at once, more of the same kind after this: often enough to be noticed.
+_TELL_EVERY_S: Final = 10.0
+
+
+class _Kind:
+    """Emits of one source that are not delivered for one reason."""
+
+    __slots__ = ("bolt", "told_at_s", "untold")
+
+    def __init__(self) -> None:
+        self.bolt = ""  # the last one that made one
+        self.untold = 0
+        self.told_at_s: float | None = None
+
+
+class Undelivered:
+    """Part of ``TopologyCore``, not thread-safe.  ``emits`` counts them all."""
+
+    def __init__(self, events: deque[FlowEvent]) -> None:
+        self.emits: int = 0
+        self._events = events
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+        self._untold = 0
+
+    def add(self, source: str, bolt: str, reason: str) -> None:
+        """``bolt`` emitted a value as ``source`` that reaches nobody; reported at the next
+        :meth:`flush`."""
+        self.emits += 1
+        self._untold += 1
+        kind = self._kinds.setdefault((source, reason), _Kind())
+        kind.bolt = bolt
+        kind.untold += 1
+
+    def flush(self, now_s: float) -> None:
+        """Report what was added, of each kind at most every ten seconds."""
+        if not self._untold:
+            return
+        for (source, reason), kind in self._kinds.items():
+            told_at_s = kind.told_at_s
+            is_due = told_at_s is None or now_s - told_at_s >= _TELL_EVERY_S
+            if kind.untold and is_due:
+                self._tell(source, reason, kind, now_s)
+
+    def _tell(self, source: str, reason: str, kind: _Kind, now_s: float) -> None:
+        self._events.append(
+            EmitUndelivered(
+                at_s=now_s, bolt=kind.bolt, source=source, emits=kind.untold, reason=reason
+            )
+        )
+        self._untold -= kind.untold
+        kind.untold = 0
+        kind.told_at_s = now_s
+
+
+# -- Which tasks of a stage get a value --------------------------------------------------------
+
+
+# For a value, and the task that it was emitted to (None: to no specific one): task numbers.
+Choose: TypeAlias = Callable[[Any, int | None], Sequence[int]]
+
+_NOBODY: tuple[int, ...] = ()
+_FIELDS_TOLD: Final = 10  # fields shown of a value that lacks one: enough to recognise it
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+def task_of_key(key: Sequence[Any], tasks: int) -> int:
+    """Return which of ``tasks`` gets ``key``: the same in every run, process and machine.
+
+    Python's own hash of a text differs between processes; a CRC does not, and spreads keys well
+    enough over a few tasks.
+    """
+    try:
+        data = _encode(key)
+    except (TypeError, OverflowError):  # such as an int of more than 64 bits
+        data = encode_value(list(key))
+    return crc32(data) % tasks
+
+
+def make_choice(
+    subscription: Subscription, loads: Callable[[], Sequence[int]], stage: str = ""
+) -> Choose:
+    """Return how ``subscription`` of ``stage`` chooses.
+
+    ``loads()`` gives what each task has to do.
+    """
+    tasks = len(loads())
+    kind = subscription.kind
+    if kind == "direct":
+        return lambda _value, task: _direct(task, tasks)
+    if kind == "fields":
+        return _by_fields(subscription, tasks, stage)
+    if kind == "all":
+        everyone = tuple(range(tasks))
+        return lambda _value, task: everyone if task is None else _NOBODY
+    if tasks == 1:
+        only = (0,)
+        return lambda _value, task: only if task is None else _NOBODY
+    return _least_loaded(loads) if kind == "least_loaded" else _in_turn(tasks)
+
+
+def _in_turn(tasks: int) -> Choose:
+    ring = cycle([(task,) for task in range(tasks)])
+    return lambda _value, task: next(ring) if task is None else _NOBODY
+
+
+def _least_loaded(loads: Callable[[], Sequence[int]]) -> Choose:
+    def choose(_value: Any, task: int | None) -> Sequence[int]:
+        if task is not None:
+            return _NOBODY
+        held = loads()
+        return (held.index(min(held)),)
+
+    return choose
+
+
+def _direct(task: int | None, tasks: int) -> Sequence[int]:
+    if task is None:
+        return _NOBODY
+    if not 0 <= task < tasks:
+        raise JobError(
+            f"emit to task {task}: there are {tasks} tasks.", remedy=f"Give 0 to {tasks - 1}."
+        )
+    return (task,)
+
+
+def _by_fields(subscription: Subscription, tasks: int, stage: str) -> Choose:
+    fields = subscription.fields
+
+    def choose(value: Any, task: int | None) -> Sequence[int]:
+        if task is not None:
+            return _NOBODY
+        try:
+            key = [value[field] for field in fields]
+        except (KeyError, IndexError, TypeError):
+            raise _without_field(value, subscription, stage) from None
+        return (task_of_key(key, tasks),)
+
+    return choose
+
+
+def _without_field(value: Any, subscription: Subscription, stage: str) -> JobError:
+    """Return the error for a value that lacks a field it is grouped by."""
+    missing = next(field for field in subscription.fields if not _has(value, field))
+    if isinstance(value, dict):
+        names = sorted(map(str, value))
+        told = ", ".join(map(repr, names[:_FIELDS_TOLD]))
+        more = f" and {len(names) - _FIELDS_TOLD} more" if len(names) > _FIELDS_TOLD else ""
+        has = f"it has {told}{more}." if names else "it is empty."
+        has += did_you_mean(str(missing), names)
+    elif isinstance(value, list):
+        has = f"it is a list of {len(value)}."
+    else:
+        has = f"it is {with_article(type(value).__name__)}."
+    return JobError(
+        f"stage {stage!r} groups the values of {subscription.source!r} by {missing!r}, but a value"
+        f" has none: {has}",
+        remedy="Emit dicts with these keys, or lists that are long enough.",
+    )
+
+
+def _has(value: Any, field: str | int) -> bool:
+    try:
+        value[field]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
+
+
+# -- Where values go from a root and from a bolt's emits, and what that means for their trees --
+
 
 # For a partition and a record: what is emitted; None: nothing, the record is done.
 Translate = Callable[[str, Record], Any]

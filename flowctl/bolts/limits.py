@@ -1,4 +1,4 @@
-"""Whether this process may open one connection per bolt: checked before any is opened."""
+"""How many bolts and slots there may be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ import resource
 from pathlib import Path
 from typing import Final
 
-from flowctl.errors import InfrastructureError
+from flowctl.errors import ConfigError, InfrastructureError
+
+
+def check_count(field: str, value: object) -> None:
+    """Raise :class:`ConfigError` unless ``value`` is a whole number, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            field, f"{value!r} is not a count.", remedy="Give a whole number, 1 or more."
+        )
+
+
+# -- Whether this process may open one connection per bolt: checked before any is opened -------
+
 
 # Besides the bolts: the listener, the store, the sink, and source files that are open at a time.
 _SPARE: Final = 32

@@ -1,1 +1,0 @@
-"""Published limits, to compare with."""
