@@ -28,6 +28,11 @@ ALSO_IN_FILES: Final = (*CODE, "tests", ".ci")  # files of tests are read as muc
 PARAMETERS_MAX: Final = 6  # what a reader still keeps apart; then it is time for a value object
 FUNCTION_LINES_MAX: Final = 50  # a screen
 FILE_LINES_MAX: Final = 600  # a thing with a name may be long; two things in a file are two files
+# A reader follows a call through so many files at most.
+CHAIN_MAX: Final = 24
+# A file that only one other imports is a part of that one, unless it has a name of its own; of the
+# rooms in which a reader begins, more have.
+ONCE_SHARE_MAX: Final = {"": 0.3, "flowctl.runtime": 0.4, "flowctl.bolts": 0.4}
 
 # What users call by keywords, most of which they leave out: a value object would only be one more
 # thing for them to import.
@@ -415,6 +420,29 @@ def annotated(sources: Iterable[Source]) -> tuple[int, int]:
     return said, of
 
 
+# -- how the files hang together ---------------------------------------------------------------
+
+
+def modules(sources: Iterable[Source]) -> list[imports.Module]:
+    """The files as modules."""
+    return [imports.module(source.path, source.tree) for source in sources]
+
+
+def scattered(sources: Iterable[Source]) -> Iterator[Breach]:
+    """A chain of imports that is too long, and rooms with too many files that one other needs."""
+    made = modules(sources)
+    chain = imports.longest_chain(imports.graph(made, at_start=True))
+    if len(chain) > CHAIN_MAX:
+        what = f"imports go through {len(chain)} files, {CHAIN_MAX} at most: {' > '.join(chain)}"
+        yield Breach(chain[0], 1, what)
+    ever = imports.graph(made, at_start=False)
+    for room, most in ONCE_SHARE_MAX.items():
+        once, of = imports.imported_once(ever, room)
+        if once > most * of:
+            what = f"{once} of {of} files are imported by one other, {most:.0%} at most"
+            yield Breach(room or "flowctl", 1, what)
+
+
 # -- all of it ---------------------------------------------------------------------------------
 
 
@@ -429,6 +457,7 @@ def breaches() -> list[Breach]:
         *stray_tables(sources),
         *stray_retries(sources),
         *copied_numbers(sources),
+        *scattered(sources),
     ]
 
 
@@ -457,19 +486,17 @@ def figures() -> list[str]:
 
 def structure() -> list[str]:
     """How the files hang together, in lines of text."""
-    modules = [imports.module(source.path, source.tree) for source in read()]
-    tests = [imports.module(source.path, source.tree) for source in read(("tests",))]
-    at_start = imports.graph(modules, at_start=True)
-    ever = imports.graph(modules, at_start=False)
+    made, tests = modules(read()), modules(read(("tests",)))
+    at_start = imports.graph(made, at_start=True)
+    ever = imports.graph(made, at_start=False)
     rooms = {"all": "", **{name.rpartition(".")[2]: name for name in imports.ROOMS_TOLD}}
     once = {name: _share(imports.imported_once(ever, room)) for name, room in rooms.items()}
-    outside = [len(list(imports.private_access(each, modules))) for each in (modules, tests)]
+    outside = [len(list(imports.private_access(each, made))) for each in (made, tests)]
     return [
-        f"files: {len(modules)}; the longest chain of imports: "
-        f"{len(imports.longest_chain(at_start))}",
+        f"files: {len(made)}; the longest chain of imports: {len(imports.longest_chain(at_start))}",
         "files that one other imports: "
         + ", ".join(f"{name} {share}" for name, share in once.items()),
-        f"names of files in several rooms: {len(imports.shared_names(modules))}",
+        f"names of files in several rooms: {len(imports.shared_names(made))}",
         f"private names of others, in the product / in tests: {outside[0]} / {outside[1]}",
     ]
 

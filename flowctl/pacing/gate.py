@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final, NamedTuple, Protocol
 
-from flowctl.core.pacing.rate import RateGate
+from flowctl.core.pacing.leases import RateGate
 from flowctl.core.retry import ASKED_MOST_S, TARGET
 from flowctl.pacing.call_counts import CallCounts
 

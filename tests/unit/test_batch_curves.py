@@ -15,7 +15,7 @@ from pathlib import Path
 from flowctl.bolts.range_pace import BatchPace
 from flowctl.core.settings import TupleSettings
 from flowctl.delivery.batch_rows import BatchRows
-from flowctl.delivery.rows_per_call import RowsPerCall
+from flowctl.delivery.pieces import RowsPerCall
 
 CURVES = Path(__file__).with_name("batch_curves.txt")
 # What a batch costs [s]: whatever its size, and for each row; then three times as much of each.

@@ -12,9 +12,8 @@ import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
-from flowctl.delivery.delivery import Delivery
+from flowctl.delivery.delivery import Delivery, ReadRows
 from flowctl.delivery.plan import Plan, Where
-from flowctl.delivery.read_rows import ReadRows
 from flowctl.delivery.sections import section_of
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (

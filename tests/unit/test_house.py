@@ -210,6 +210,23 @@ def test_a_name_in_two_rooms_and_private_names_of_others_are_found() -> None:
     assert found == [("flowctl.wire.a", "a._x"), ("flowctl.wire.b", "_x")]
 
 
+def test_a_long_chain_and_files_that_one_other_needs_are_out_of_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sources = [
+        Source("flowctl/runtime/a.py", "from flowctl.runtime import b\nimport flowctl.runtime.c"),
+        Source("flowctl/runtime/b.py", "from flowctl.runtime import c"),
+        Source("flowctl/runtime/c.py", ""),
+    ]
+    monkeypatch.setattr(house, "CHAIN_MAX", 3)
+    assert list(house.scattered(sources[2:])) == []
+    (once,) = house.scattered(sources)
+    monkeypatch.setattr(house, "CHAIN_MAX", 2)
+    chain, again = house.scattered(sources)
+    assert again == once and "1 of 3 files" in once.what
+    assert "3 files, 2 at most: flowctl.runtime.a > flowctl.runtime.b" in chain.what
+
+
 @reads_all
 def test_how_the_files_hang_together_can_be_read() -> None:
     told = "\n".join(house.structure())

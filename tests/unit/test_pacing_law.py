@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from flowctl.core.pacing.figures import StoredTarget
 from flowctl.core.pacing.law import Headroom, Ramp
-from flowctl.core.pacing.leases import Sums
-from flowctl.core.pacing.rate import RateGate
+from flowctl.core.pacing.leases import RateGate, Sums
 from flowctl.core.pacing.sample import Sample
 from tests.pacing_parts import CALL_S, TICK_S, Target, law, serial
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
-from flowctl.delivery.read_rows import ReadRows
+from flowctl.delivery.delivery import ReadRows
 from flowctl.delivery.reading import Offset, Reading
 from flowctl.errors import SourceError
 from flowctl.ports import SourceChunk
