@@ -352,7 +352,8 @@ def test_what_ends_the_run_is_taken_out_of_flight(
     driver.say("a", fail(driver, error="process: is none\nMend it.", **how))
     assert isinstance(driver.control.error, error)
     assert not driver.core.bolts["a"].flight
-    assert (driver.core.counters.failed, driver.core.counters.revoked) == (failed, 1 - failed)
+    counters = driver.core.counters
+    assert (counters.tuples_failed, counters.tuples_revoked) == (failed, 1 - failed)
 
 
 def test_a_bolt_that_said_why_it_dies_is_quoted() -> None:
