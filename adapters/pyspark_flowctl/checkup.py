@@ -169,7 +169,7 @@ def _hosts(jobs: SparkJobs) -> list[str]:
     """
     if not isinstance(jobs, ClassicJobs):
         return []
-    context: Any = jobs._context
+    context: Any = jobs.context
     known = context._jsc.sc().statusTracker().getExecutorInfos()
     return sorted({str(info.host()) for info in known} - {jobs.setting("spark.driver.host")})
 
@@ -182,7 +182,7 @@ def _ended_on(jobs: SparkJobs, hosts: Sequence[str]) -> dict[str, str]:
     """
     if not hosts or not isinstance(jobs, ClassicJobs):
         return {}
-    context: Any = jobs._context
+    context: Any = jobs.context
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(_GROUP)]
     ended: dict[str, str] = {}
@@ -232,7 +232,7 @@ def failure(text: str) -> Seen:
 
 
 def _collect(jobs: SparkJobs, task: ProbeTask, tasks: int) -> list[Seen]:
-    spark: Any = jobs._spark  # type: ignore[attr-defined]
+    spark: Any = jobs.spark  # type: ignore[attr-defined]
     if isinstance(jobs, ClassicJobs):
         spark.sparkContext.setJobGroup(_GROUP, "flowctl doctor")
         rows = spark.sparkContext.parallelize(range(tasks), tasks)
@@ -248,7 +248,7 @@ def _slots(jobs: SparkJobs) -> int:
     """How many tasks run at once, once executors have come."""
     if not isinstance(jobs, ClassicJobs):
         return _TASKS_OF_CONNECT
-    context: Any = jobs._context
+    context: Any = jobs.context
     count, since_s = 0, time.monotonic()
     while not jobs.local:
         now = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # one is the driver

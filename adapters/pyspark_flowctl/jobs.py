@@ -105,9 +105,9 @@ class ClassicJobs:
     """Bolts as RDD tasks: half the memory of Arrow ones (59 against 136 MB)."""
 
     def __init__(self, spark: Any) -> None:
-        self._spark = spark
-        self._context = spark.sparkContext
-        self.master: str = self._context.master
+        self.spark = spark
+        self.context = spark.sparkContext
+        self.master: str = self.context.master
         self.local: bool = is_local(self.master)
 
     def host(self) -> str:
@@ -128,7 +128,7 @@ class ClassicJobs:
     def busy_slots(self) -> int | None:
         # From the same events as is_waiting: executors' own counts are ahead of these on a busy
         # machine, and bolts whose task runs would be told to wait for a slot.
-        tracker = self._context.statusTracker()
+        tracker = self.context.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         active: int = sum(stage.numActiveTasks for stage in stages if stage is not None)
         return active
@@ -140,16 +140,16 @@ class ClassicJobs:
         return InheritableThread(target=run, name=name, daemon=True)
 
     def run(self, task: BoltTask, tag: str) -> str:
-        self._context.setJobGroup(tag, f"flowctl bolt {task.bolt}")
-        self._context.addJobTag(tag)
-        rows = self._context.parallelize([task.bolt], 1)
+        self.context.setJobGroup(tag, f"flowctl bolt {task.bolt}")
+        self.context.addJobTag(tag)
+        rows = self.context.parallelize([task.bolt], 1)
         outcome: str = rows.mapPartitions(functools.partial(run_partition, tuple(task))).collect()[
             0
         ]
         return outcome
 
     def is_waiting(self, tag: str) -> bool | None:
-        tracker = self._context.statusTracker()
+        tracker = self.context.statusTracker()
         newest = max(tracker.getJobIdsForGroup(tag), default=None)
         job = None if newest is None else tracker.getJobInfo(newest)
         if job is None or job.status != "RUNNING":
@@ -158,20 +158,20 @@ class ClassicJobs:
         return all(stage is not None and stage.numActiveTasks == 0 for stage in stages)
 
     def executors(self, tags: Sequence[str]) -> Mapping[str, str]:
-        store = self._context._jsc.sc().statusStore()
+        store = self.context._jsc.sc().statusStore()
         found = ((tag, self._executor_of(tag, store)) for tag in tags)
         return {tag: executor for tag, executor in found if executor is not None}
 
     def going(self) -> Collection[str]:
         if self.master == "local" or self.master.startswith("local["):
             return ()  # the driver is the executor
-        context = self._context._jsc.sc()
+        context = self.context._jsc.sc()
         backend, found = context.schedulerBackend(), context.statusStore().executorList(True)
         executors = {found.apply(n).id() for n in range(found.size())} - {"driver"}
         return {each for each in executors if not backend.isExecutorActive(each)}
 
     def _executor_of(self, tag: str, store: Any) -> str | None:
-        tracker = self._context.statusTracker()
+        tracker = self.context.statusTracker()
         newest = max(tracker.getJobIdsForGroup(tag), default=None)
         job = None if newest is None else tracker.getJobInfo(newest)
         for stage in job.stageIds if job is not None and job.status == "RUNNING" else ():
@@ -186,27 +186,27 @@ class ClassicJobs:
         return None
 
     def cancel(self, tag: str) -> None:
-        self._context.cancelJobsWithTag(tag)
+        self.context.cancelJobsWithTag(tag)
 
     def is_gone(self) -> bool:
-        if self._context._jsc is None:
+        if self.context._jsc is None:
             return True
         try:
-            return bool(self._context._jsc.sc().isStopped())
+            return bool(self.context._jsc.sc().isStopped())
         except Exception:  # py4j reports the death of the JVM in many ways
             return True
 
     def setting(self, name: str, default: str = "") -> str:
         # Asked of the JVM: PySpark's getConf copies all settings, each with calls of its own, which
         # took half of the driver's CPU until bolts are there.
-        return str(self._context._jsc.getConf().get(name, default))
+        return str(self.context._jsc.getConf().get(name, default))
 
 
 class ConnectJobs:
     """Bolts as one-row ``mapInArrow`` tasks: Spark Connect has no RDD."""
 
     def __init__(self, spark: Any) -> None:
-        self._spark = spark
+        self.spark = spark
         self._server: str = spark.client.host.strip("[]")
         self.master: str = self.setting("spark.master", "unknown")
         # A server on this machine with executors elsewhere is a cluster's: not local.
@@ -228,8 +228,8 @@ class ConnectJobs:
         return threading.Thread(target=run, name=name, daemon=True)
 
     def run(self, task: BoltTask, tag: str) -> str:
-        self._spark.addTag(tag)  # kept per thread by the client
-        rows = self._spark.range(0, 1, 1, 1)
+        self.spark.addTag(tag)  # kept per thread by the client
+        rows = self.spark.range(0, 1, 1, 1)
         done = rows.mapInArrow(functools.partial(run_arrow, tuple(task)), "outcome string")
         outcome: str = done.collect()[0][0]
         return outcome
@@ -244,16 +244,16 @@ class ConnectJobs:
         return ()
 
     def cancel(self, tag: str) -> None:
-        self._spark.interruptTag(tag)
+        self.spark.interruptTag(tag)
 
     def is_gone(self) -> bool:
         try:
-            return bool(self._spark.is_stopped) or not self._spark.version  # asks the server
+            return bool(self.spark.is_stopped) or not self.spark.version  # asks the server
         except Exception:
             return True
 
     def setting(self, name: str, default: str = "") -> str:
-        return str(self._spark.conf.get(name, default))
+        return str(self.spark.conf.get(name, default))
 
 
 def _address_towards(server: str) -> str:

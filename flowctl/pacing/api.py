@@ -105,7 +105,7 @@ class Paced:
 
     def __enter__(self) -> Call:
         call = self._call(Call, self._fixed_cost())
-        call._enter()
+        call.enter()
         self._open.setdefault(threading.get_ident(), []).append(call)
         return call
 
@@ -119,7 +119,7 @@ class Paced:
 
     async def __aenter__(self) -> AsyncCall:
         call = self._call(AsyncCall, self._fixed_cost())
-        await call._enter()
+        await call.enter()
         self._open.setdefault(_task(), []).append(call)
         return call
 
@@ -143,7 +143,7 @@ class Paced:
             try:
                 result = call.run(fn, *args, **kwargs)
             except BaseException as error:
-                call._ended(error)
+                call.ended(error)
                 raise
             return result
 
@@ -156,7 +156,7 @@ class Paced:
             try:
                 result = await call.run(fn, *args, **kwargs)
             except BaseException as error:
-                call._ended(error)
+                call.ended(error)
                 raise
             return result
 
@@ -186,7 +186,7 @@ class Paced:
         call = mine.pop()
         if not mine:
             del self._open[who]
-        call._ended(error)
+        call.ended(error)
 
 
 def _task() -> int:

@@ -97,7 +97,7 @@ class _Call:
             self._is_counted = True
             self._gate.leave_done(self._began_s, self._cost)
 
-    def _ended(self, error: BaseException | None) -> None:
+    def ended(self, error: BaseException | None) -> None:
         """The block was left."""
         if error is None:
             if self._hard is not None and self._holds:
@@ -152,7 +152,7 @@ class Call(_Call):
         since_s = self._gate.clock()
         while True:
             if not self._holds:
-                self._enter()
+                self.enter()
             try:
                 if self._hard is None:
                     result = fn(*args, **kwargs)
@@ -166,7 +166,8 @@ class Call(_Call):
                 return result
             time.sleep(wait_s)
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
+        """Wait for a permit."""
         self._gate.enter(self._cost)
         self._entered()
 
@@ -185,7 +186,7 @@ class AsyncCall(_Call):
         since_s = self._gate.clock()
         while True:
             if not self._holds:
-                await self._enter()
+                await self.enter()
             try:
                 result = await awaitable_of(fn(*args, **kwargs))
             except Exception as error:
@@ -195,7 +196,8 @@ class AsyncCall(_Call):
                 return result
             await asyncio.sleep(wait_s)
 
-    async def _enter(self) -> None:
+    async def enter(self) -> None:
+        """Wait for a permit."""
         if not self._gate.try_enter(self._cost):
             await _in_line(self._gate, self._cost)
         self._entered()

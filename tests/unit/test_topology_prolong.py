@@ -90,9 +90,9 @@ def batch_of(count: int, told: list[Any] | None) -> Batch:
 def test_a_collector_tells_at_once_and_without_a_link_it_is_no_error(kind: Any) -> None:
     out, told, given = kind(), [], Input(2, "x", "s")
     out.prolong(given)
-    out._batch = batch_of(3, None)
+    out.batch = batch_of(3, None)
     out.prolong(given)
-    out._batch = batch_of(3, told)
+    out.batch = batch_of(3, told)
     out.prolong(given)
     assert told == [(2, 3)]
 

@@ -183,7 +183,7 @@ def test_execute_and_process_latency_are_sampled_apart() -> None:
     assert told is not None
     assert told.executed == told.acked == {"lines": 400}
     assert (told.execute_s["lines"][1], told.process_s["lines"][1]) == (100, 100)
-    both = sum(g._came_at_s is not None and g._execute_at_s is not None for g in given)
+    both = sum(g.came_at_s is not None and g.execute_at_s is not None for g in given)
     assert 0 < both < 100, "each has a sampler of its own"
 
 

@@ -21,32 +21,32 @@ class Input:
     """
 
     # The two times are the watch's; set only if there is one.
-    __slots__ = ("_came_at_s", "_execute_at_s", "_is_settled", "_source", "input_id", "value")
+    __slots__ = ("_is_settled", "came_at_s", "execute_at_s", "input_id", "source", "value")
 
-    _came_at_s: float | None
-    _execute_at_s: float | None
+    came_at_s: float | None
+    execute_at_s: float | None
 
     def __init__(self, input_id: int, value: Any, source: str) -> None:
         self.input_id: int = input_id
         self.value: Any = value
-        self._source = source
+        self.source = source
         self._is_settled = False  # the collector's
 
     def __getitem__(self, field: Any) -> Any:
         return self.value[field]
 
     def __repr__(self) -> str:
-        return f"Input({self.value!r} from {self._source})"
+        return f"Input({self.value!r} from {self.source})"
 
     @property
     def component(self) -> str:
         """Name of the spout or bolt that emitted it."""
-        return component_of(self._source)
+        return component_of(self.source)
 
     @property
     def stream(self) -> str:
         """Name of the stream that it was emitted on."""
-        return stream_of(self._source)
+        return stream_of(self.source)
 
 
 class Collector:
@@ -56,13 +56,14 @@ class Collector:
     failed is withdrawn.  Owned by one call; not thread-safe.
     """
 
-    __slots__ = ("_anchors", "_batch", "_emits", "_notes")
+    # The task that calls the bolt sets and takes these.
+    __slots__ = ("anchors", "batch", "emits", "notes")
 
     def __init__(self) -> None:
-        self._emits: list[Emitted] = []
-        self._anchors: list[int] = []
-        self._batch: Batch | None = None
-        self._notes: Notes | None = None
+        self.emits: list[Emitted] = []
+        self.anchors: list[int] = []
+        self.batch: Batch | None = None
+        self.notes: Notes | None = None
 
     def __call__(
         self,
@@ -80,10 +81,10 @@ class Collector:
         n inputs each are n x n edges.  If not ``anchored``, it belongs to no tree, so nobody waits
         for it or sends it again.
         """
-        ids = self._anchors if anchored else []
+        ids = self.anchors if anchored else []
         if anchors is not None:
             ids = _ids_of(anchors)
-        self._emits.append(Emitted(value, ids, stream, task))
+        self.emits.append(Emitted(value, ids, stream, task))
 
     def prolong(self, given: Input) -> None:
         """``given`` takes longer: the timers of its trees restart.  Call it from ``execute``.
@@ -92,17 +93,17 @@ class Collector:
         more often has no further effect.  The other inputs of the same tuple are prolonged as well:
         none of them is acked before all are.
         """
-        batch = self._batch
+        batch = self.batch
         if batch is not None and batch.tell_prolonged is not None:
             batch.tell_prolonged(given.input_id, batch)
 
     def in_sink(self) -> AbstractContextManager[None]:
         """Around calls that wait for a sink, as :meth:`flowctl.Batch.in_sink`."""
-        if self._batch is None:
+        if self.batch is None:
             raise JobError(
                 "in_sink: no tuple is being processed.", remedy="Use it while executing."
             )
-        return self._batch.in_sink()
+        return self.batch.in_sink()
 
     def count(self, name: str, by: int = 1) -> None:
         """Add ``by`` to a metric of your own, reported with the task's others.
@@ -121,14 +122,14 @@ class Collector:
         self._noting().report_error(error)
 
     def _noting(self) -> Notes:
-        if self._notes is None:
-            self._notes = Notes()
-        return self._notes
+        if self.notes is None:
+            self.notes = Notes()
+        return self.notes
 
     @property
     def bolt(self) -> str:
         """Name of the bolt, ``stage.number`` from 1."""
-        return self._batch.bolt if self._batch is not None else ""
+        return self.batch.bolt if self.batch is not None else ""
 
 
 def _ids_of(anchors: Input | Iterable[Input]) -> list[int]:
@@ -169,7 +170,7 @@ class ManualCollector(Collector):
 
         Raises :class:`JobError` for an anchor that was acked or failed: emit first, then ack.
         """
-        self._emits.append(Emitted(value, _ids_of(anchors), stream, task))
+        self.emits.append(Emitted(value, _ids_of(anchors), stream, task))
 
     def ack(self, given: Input) -> None:
         """The bolt has finished ``given``."""
@@ -199,7 +200,7 @@ class ManualCollector(Collector):
     def mark(self) -> tuple[int, int, int, int]:
         """``execute`` begins: the state to restore if it raises."""
         self._settled.clear()
-        return len(self._emits), len(self._acked), len(self._failed), len(self._prolonged)
+        return len(self.emits), len(self._acked), len(self._failed), len(self._prolonged)
 
     def settled(self) -> Sequence[tuple[Input, bool]]:
         """What was settled since the mark, in its order, and whether it was acked."""
@@ -217,7 +218,7 @@ class ManualCollector(Collector):
 
     def take_back(self, mark: tuple[int, int, int, int]) -> None:
         """``execute`` raised: nothing that it reported counts."""
-        lists: Sequence[list[Any]] = (self._emits, self._acked, self._failed)
+        lists: Sequence[list[Any]] = (self.emits, self._acked, self._failed)
         for said, length in zip(lists, mark[:3], strict=True):
             del said[length:]
         while len(self._prolonged) > mark[3]:
@@ -229,13 +230,13 @@ class ManualCollector(Collector):
         """Return everything reported since the last time; ``inputs`` are those of the tuple."""
         ours = {given.input_id for given in inputs}
         made = Settlement(
-            emits=self._emits,
+            emits=self.emits,
             failed=self._failed,
             held=[given.input_id for given in inputs if not given._is_settled],
             acked=[given.input_id for given in self._acked if given.input_id not in ours],
             prolonged=list(self._prolonged),
             watched=watched,
         )
-        self._emits, self._acked, self._failed, self._prolonged = [], [], [], {}
-        self._notes = None
+        self.emits, self._acked, self._failed, self._prolonged = [], [], [], {}
+        self.notes = None
         return made

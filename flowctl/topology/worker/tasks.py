@@ -237,12 +237,12 @@ def _run_each(
     After a refusal the rest is not tried: a target without room is left alone.
     """
     out = Collector()
-    out._batch = batch
-    emits = out._emits
+    out.batch = batch
+    emits = out.emits
     failed: list[FailedInput] = []
     for index, record in enumerate(batch):
         given = _input(sources, record)
-        out._anchors = [given.input_id]
+        out.anchors = [given.input_id]
         before = len(emits)
         try:
             if watch is not None:
@@ -265,7 +265,7 @@ def _run_each(
             failed.append(_failed(given, error))
             if watch is not None:
                 watch.failed(given, out.report_error)
-    return Settlement(emits, failed, watched=take(watch, emits, out._notes))
+    return Settlement(emits, failed, watched=take(watch, emits, out.notes))
 
 
 def _refused(input_ids: Iterable[Any], error: BaseException, refusal: Meaning) -> list[FailedInput]:
@@ -283,7 +283,7 @@ def _run_batch(
 ) -> Settlement:
     """Auto-ack of a whole tuple; ``isolates``: if it raises, of as much of it as can be done."""
     out = Collector()
-    out._batch = batch
+    out.batch = batch
     failed: list[FailedInput] = []
 
     def run(inputs: Sequence[Input]) -> BaseException | None:
@@ -309,27 +309,27 @@ def _run_batch(
         isolate(inputs, error, run, fail)
     elif error is not None:
         fail(inputs, error)
-    return Settlement(out._emits, failed, watched=take(watch, out._emits, out._notes))
+    return Settlement(out.emits, failed, watched=take(watch, out.emits, out.notes))
 
 
 def _run_part(
     execute: ExecuteBatch, inputs: Sequence[Input], watch: BoltWatch | None, out: Collector
 ) -> BaseException | None:
     """Call it with ``inputs``; return what it raised, when nothing of it was emitted."""
-    before = len(out._emits)
-    out._anchors = [given.input_id for given in inputs]
+    before = len(out.emits)
+    out.anchors = [given.input_id for given in inputs]
     try:
         if watch is not None:
             for given in inputs:
                 watch.begin(given)
         check_returned(execute(inputs, out))
-        carry_emits(out._emits, before)
+        carry_emits(out.emits, before)
         if watch is not None:
             _watch_batch(watch, inputs, out, before)
     except _ENDS:
         raise
     except BaseException as error:
-        del out._emits[before:]
+        del out.emits[before:]
         if (ending := job_fault_of(error)) is not None:  # no part of them would fare better
             raise ending from error
         return error
@@ -339,7 +339,7 @@ def _run_part(
 def _watch_batch(watch: BoltWatch, inputs: Sequence[Input], out: Collector, before: int) -> None:
     """The emits from ``before`` on come from all inputs: they are sent once, with the first."""
     for index, given in enumerate(inputs):
-        watch.executed(given, out._emits, len(out._emits) if index else before)
+        watch.executed(given, out.emits, len(out.emits) if index else before)
     for given in inputs:
         watch.acked(given)
 
@@ -354,7 +354,7 @@ class _Manual:
         self._out = ManualCollector()
 
     def __call__(self, batch: Batch) -> Settlement:
-        self._out._batch = batch
+        self._out.batch = batch
         watch = self._watches.mine if self._watches is not None else None
         kind = batch.span.partition
         return self._call(kind, watch) if kind in _CALLS else self._execute(batch, watch)
@@ -369,9 +369,9 @@ class _Manual:
                     watch.begin(given)
                 execute: Callable[..., Any] = self._bolt.execute
                 check_returned(execute(given, out))
-                carry_emits(out._emits, mark[0])
+                carry_emits(out.emits, mark[0])
                 if watch is not None:
-                    watch.executed(given, out._emits, mark[0])
+                    watch.executed(given, out.emits, mark[0])
                     _watch_settled(watch, out)
             except _ENDS:
                 raise
@@ -387,7 +387,7 @@ class _Manual:
                 out.note_failed(_failed(given, error), given)
                 if watch is not None:
                     watch.failed(given, out.report_error)
-        return out.settlement(inputs, take(watch, out._emits, out._notes))
+        return out.settlement(inputs, take(watch, out.emits, out.notes))
 
     def _call(self, kind: str, watch: BoltWatch | None) -> Settlement:
         """Call ``on_tick`` or ``on_end``; if it raises, what it reported is withdrawn.
@@ -400,9 +400,9 @@ class _Manual:
         bolt: Any = self._bolt
         try:
             check_returned(bolt.on_end(out) if kind == END_CALL else bolt.on_tick(out))
-            carry_emits(out._emits, mark[0])
+            carry_emits(out.emits, mark[0])
             if watch is not None:
-                watch.called(out._emits, mark[0])
+                watch.called(out.emits, mark[0])
                 _watch_settled(watch, out)
         except _ENDS:
             raise
@@ -414,7 +414,7 @@ class _Manual:
                 raise ending from error
             if refusal_of(error) is None:
                 out.report_error(error)
-        return out.settlement((), take(watch, out._emits, out._notes))
+        return out.settlement((), take(watch, out.emits, out.notes))
 
 
 def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:

@@ -85,12 +85,12 @@ class BoltWatch:
     def begin(self, given: Input) -> None:
         """``execute`` is about to be called with ``given``."""
         # Called for each input, as the two below: no call and no dictionary more than needed.
-        given._came_at_s = self._clock() if self._samples_process() else None
-        given._execute_at_s = self._clock() if self._samples_execute() else None
+        given.came_at_s = self._clock() if self._samples_process() else None
+        given.execute_at_s = self._clock() if self._samples_execute() else None
 
     def executed(self, given: Input, emits: Sequence[Emitted] = (), start: int = 0) -> None:
         """``execute`` is over; ``emits`` from ``start`` on are what goes out of it."""
-        source, began_s, delta_s = given._source, given._execute_at_s, None
+        source, began_s, delta_s = given.source, given.execute_at_s, None
         if began_s is not None:
             delta_s = self._clock() - began_s
             add_to(self._execute_s, source, delta_s)
@@ -106,7 +106,7 @@ class BoltWatch:
 
     def acked(self, given: Input) -> None:
         """``given`` was acked."""
-        source, came_s, delta_s = given._source, given._came_at_s, None
+        source, came_s, delta_s = given.source, given.came_at_s, None
         if came_s is not None:
             delta_s = self._clock() - came_s
             add_to(self._process_s, source, delta_s)
@@ -116,9 +116,9 @@ class BoltWatch:
 
     def failed(self, given: Input, report: Callable[[BaseException], None]) -> None:
         """``given`` was failed; ``report`` gets exceptions of hooks, which can't fail it again."""
-        self._failed[given._source] += 1
+        self._failed[given.source] += 1
         if self._hooks is not None:
-            came_s = given._came_at_s
+            came_s = given.came_at_s
             delta_s = None if came_s is None else self._clock() - came_s
             try:
                 self._hooks.bolt_fail(BoltFailInfo(given, self._task_id, delta_s))
