@@ -127,7 +127,7 @@ sparks: ## each door, unit and contract tests on each of SPARKS, each in a venv 
 semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
 	@$(BIN)/python -m tests.semantics
 
-house: $(FOR_TEST) ## sizes of files, functions and constructors; who writes the fields of a bolt
+house: $(FOR_TEST) ## sizes of files, functions and constructors; who writes the fields of a bolt and a tuple
 	@$(BIN)/python -m tests.house
 
 # What takes one core runs beside each other.  Nothing runs beside the tests, some of which measure

@@ -1,10 +1,10 @@
 """Is the house in order?  ``python -m tests.house``, a part of ``make check``.
 
 CONTRIBUTING.md says what order is: the sizes of files, functions and constructors, who writes the
-fields of a bolt, where its states change, where a run's numbers are defined, and where it is
-decided how long to wait before the next try and whose fault a failure is.  Here it is measured, on
-the syntax alone.  Prints what breaks a rule and where, then the figures; exit code 1 if anything
-does.
+fields of a bolt and of a tuple, where a bolt's states change, where a run's numbers are defined,
+and where it is decided how long to wait before the next try and whose fault a failure is.  Here it
+is measured, on the syntax alone.  Prints what breaks a rule and where, then the figures; exit code
+1 if anything does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import gc
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -45,14 +45,43 @@ PUBLIC_BUILDERS: Final = {
     "SqlSink": "a sink: its table, statement and timeouts",
 }
 
-BOLT_FILE: Final = "flowctl/core/consumer.py"
-BOLT_CLASS: Final = "AdaptiveFlowConsumer"
-# Fields of a bolt that are another's by agreement, to save a dictionary in the hottest loops.
-LENT_FIELDS: Final = {
-    "alarm_s": "flowctl/core/book.py",
-    "queued_s": "flowctl/core/dispatch.py",
-    "place": "flowctl/core/dispatch.py",
-}
+
+class Owner(NamedTuple):
+    """A class that alone writes its fields, and by what a variable of it is known.
+
+    ``called``: in what is printed; ``variables``: names that only it has; ``kept_in``: the
+    dictionaries that hold it; ``lent``: fields that a file writes by agreement, and which.
+    """
+
+    path: str
+    name: str
+    called: str
+    variables: frozenset[str]
+    kept_in: str
+    lent: Mapping[str, str]
+
+
+BOLT: Final = Owner(
+    "flowctl/core/consumer.py",
+    "AdaptiveFlowConsumer",
+    "bolt",
+    frozenset({"consumer"}),
+    "bolts",
+    {  # to save a dictionary in the hottest loops
+        "alarm_s": "flowctl/core/book.py",
+        "queued_s": "flowctl/core/dispatch.py",
+        "place": "flowctl/core/dispatch.py",
+    },
+)
+TUPLE: Final = Owner(
+    "flowctl/core/tuples.py",
+    "FlowTuple",
+    "tuple",
+    frozenset({"flow_tuple", "piece", "whole"}),
+    "pending",
+    {},
+)
+OWNERS: Final = (BOLT, TUPLE)
 NUMBERS_FILE: Final = "flowctl/core/counters.py"
 STATE_FILE: Final = "flowctl/core/state.py"
 STATES: Final = ("BoltState", "Liveness")
@@ -186,46 +215,55 @@ def wide_constructors(sources: Iterable[Source]) -> Iterator[Breach]:
 # -- who writes what ---------------------------------------------------------------------------
 
 
-def fields_of(sources: Iterable[Source], path: str, name: str) -> set[str]:
-    """The names that the class ``name`` has in its ``__slots__``."""
+def fields_of(sources: Iterable[Source], owner: Owner) -> set[str]:
+    """The names that the class has in its ``__slots__``, or the fields of a struct."""
     for source in sources:
-        if source.path == path:
+        if source.path == owner.path:
             for node in source.nodes:
-                if isinstance(node, ast.ClassDef) and node.name == name:
+                if isinstance(node, ast.ClassDef) and node.name == owner.name:
                     return set(_slots(node))
     return set()
 
 
 def _slots(node: ast.ClassDef) -> Iterator[str]:
     for member in node.body:
-        if isinstance(member, ast.Assign) and ast.unparse(member.targets[0]) == "__slots__":
+        if isinstance(member, ast.AnnAssign):
+            yield _text(member.target)
+        elif isinstance(member, ast.Assign) and ast.unparse(member.targets[0]) == "__slots__":
             for element in ast.walk(member.value):
                 if isinstance(element, ast.Constant) and isinstance(element.value, str):
                     yield element.value
 
 
-def names_of_bolts(source: Source) -> set[str]:
-    """The variables of a file that are declared as a bolt, or taken out of ``bolts``."""
-    return {"consumer", *(name for node in source.nodes for name in _bolts_named_in(node))}
+def variables_of(owner: Owner, source: Source) -> set[str]:
+    """The variables of a file that are declared as of the class, made, or taken from their dict."""
+    return owner.variables.union(*(_named_in(node, owner) for node in source.nodes))
 
 
-def _bolts_named_in(node: ast.AST) -> Iterator[str]:
+def _named_in(node: ast.AST, owner: Owner) -> Iterator[str]:
     if isinstance(node, ast.arg):
-        if node.annotation is not None and BOLT_CLASS in _text(node.annotation):
+        if node.annotation is not None and owner.name in _text(node.annotation):
             yield node.arg
-    elif isinstance(node, ast.For):
-        if _text(node.iter).endswith("bolts.values()"):
+    elif isinstance(node, ast.AnnAssign):
+        if owner.name in _text(node.annotation):
             yield _text(node.target)
-    elif isinstance(node, ast.Assign) and _is_a_bolt(node.value):
-        yield from (_text(target) for target in node.targets)
+    elif isinstance(node, ast.For):
+        if f"{owner.kept_in}.values()" in _text(node.iter):
+            yield _text(node.target)
+    elif isinstance(node, ast.Assign | ast.NamedExpr) and _is_one(node.value, owner):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (_text(target) for target in targets)
 
 
-def _is_a_bolt(value: ast.expr) -> bool:
-    """Whether it is ``….bolts[…]``, ``….bolts.get(…)`` or ``….bolts.pop(…)``."""
+def _is_one(value: ast.expr, owner: Owner) -> bool:
+    """Whether it is ``….bolts[…]``, ``….bolts.get(…)``, ``….bolts.pop(…)``, or a new one."""
+    kept_in = owner.kept_in
     if isinstance(value, ast.Subscript):
-        return _text(value.value).endswith("bolts")
-    called = value.func if isinstance(value, ast.Call) else None
-    return isinstance(called, ast.Attribute) and _text(called).endswith(("bolts.get", "bolts.pop"))
+        return _text(value.value).endswith(kept_in)
+    if not isinstance(value, ast.Call):
+        return False
+    called = _text(value.func)
+    return called == owner.name or called.endswith((f"{kept_in}.get", f"{kept_in}.pop"))
 
 
 def written(node: ast.AST) -> Iterator[ast.Attribute]:
@@ -245,19 +283,23 @@ def written(node: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def foreign_writes(sources: Sequence[Source]) -> Iterator[Breach]:
-    """Lines outside a bolt's own class that write its fields."""
-    fields = fields_of(sources, BOLT_FILE, BOLT_CLASS)
-    for source in sources:
-        if source.path == BOLT_FILE:
-            continue
-        names = names_of_bolts(source)
-        for node in source.nodes:
-            for attribute in written(node):
-                field = attribute.attr
-                is_lent = LENT_FIELDS.get(field) == source.path
-                if field in fields and not is_lent and _text(attribute.value) in names:
-                    what = f"writes {field} of a bolt, which only {BOLT_FILE} may"
-                    yield Breach(source.path, attribute.lineno, what)
+    """Lines outside the file of a bolt's or a tuple's class that write its fields."""
+    for owner in OWNERS:
+        fields = fields_of(sources, owner)
+        for source in sources:
+            if source.path != owner.path:
+                yield from _writes(source, owner, fields)
+
+
+def _writes(source: Source, owner: Owner, fields: Set[str]) -> Iterator[Breach]:
+    names = variables_of(owner, source)
+    for node in source.nodes:
+        for attribute in written(node):
+            field = attribute.attr
+            is_lent = owner.lent.get(field) == source.path
+            if field in fields and not is_lent and _text(attribute.value) in names:
+                what = f"writes {field} of a {owner.called}, which only {owner.path} may"
+                yield Breach(source.path, attribute.lineno, what)
 
 
 # -- states ------------------------------------------------------------------------------------
@@ -476,7 +518,7 @@ def figures() -> list[str]:
         f"lines a function, median / p90 / max: {_spread(of_functions)}",
         f"most parameters of a constructor: {most} ({widest}), but for",
         *(f"  {name}: {why}" for name, why in sorted(PUBLIC_BUILDERS.items())),
-        f"lines outside a bolt's own class that write its fields: {foreign}",
+        f"lines outside a bolt's or a tuple's own class that write its fields: {foreign}",
         f"tables of states beside {STATE_FILE}: {tables}",
         f"pauses and blame beside {RETRY_FILE} and {BLAME_FILE}: {retries}",
         f"public docstrings / annotated: {_share(documented(sources))}"

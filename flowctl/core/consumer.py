@@ -307,21 +307,16 @@ class AdaptiveFlowConsumer:
 
     # -- tuples go and come --------------------------------------------------------------
 
-    def on_sent(self, flow_tuple: FlowTuple, now_s: float) -> None:
-        """A tuple goes to the bolt now; its time-out starts."""
-        if flow_tuple.held_by is None:  # nearly always, and without a call
-            flow_tuple.held_by = self.bolt
-        else:
-            flow_tuple.give(self.bolt)
-        flow_tuple.attempt += 1
-        flow_tuple.sent_at_s, flow_tuple.deadline_s = now_s, now_s + self.rtt.rto_s
+    def on_sent(self, flow_tuple: FlowTuple, now_s: float, window_limited: bool) -> None:
+        """A tuple goes to the bolt now, which its window may have delayed; its time-out starts."""
         sent = self.sent
         if not self.flight:
             self.armed_at_s = now_s
             if not sent:
                 self.service.begin_first_call()
         self.sent = sent = sent + 1
-        flow_tuple.ordinal = sent + self.called
+        ordinal = sent + self.called
+        flow_tuple.sent(self.bolt, now_s, now_s + self.rtt.rto_s, ordinal, window_limited)
         self.flight[flow_tuple.tuple_id] = flow_tuple
         cut = flow_tuple.cut
         self.records_held += len(cut.records)

@@ -302,8 +302,7 @@ class Emitter:
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> Emission:
         self._counters.tuples_emitted += 1
-        flow_tuple.window_limited = self._window_limited
-        consumer.on_sent(flow_tuple, now_s)
+        consumer.on_sent(flow_tuple, now_s, self._window_limited)
         if self._book.is_all_out:
             self._end_phase.note_sent(flow_tuple, consumer)
         if self._target.is_troubled:

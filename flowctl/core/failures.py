@@ -100,7 +100,7 @@ class Failures:
             return AckOutcome.DROPPED
         target = self.target
         if may_be_target and target.is_at_fault(flow_tuple, reason, now_s):
-            flow_tuple.judged_at_s = now_s
+            flow_tuple.judged(now_s)
             retry_at_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
             if target.asks_with_less(flow_tuple):
                 self.isolation.halve(flow_tuple, now_s, not_before_s=retry_at_s)
@@ -110,15 +110,15 @@ class Failures:
             self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=retry_at_s)
             return AckOutcome.FAILED
         may_wait = may_be_target and target.may_wait(flow_tuple, now_s)
-        flow_tuple.faults += 1
-        flow_tuple.judged_at_s = now_s
+        flow_tuple.faulted()
+        flow_tuple.judged(now_s)
         if self.isolation.will_cut(flow_tuple, record_index):
             self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=now_s)
         if self.isolation.take(flow_tuple, record_index, now_s):
             return AckOutcome.FAILED
         due_s = self.retries.fault(flow_tuple, flow_tuple.faults, now_s)
         if due_s is None and may_wait:
-            flow_tuple.faults -= 1
+            flow_tuple.forgiven()
             due_s = self._excuse(flow_tuple, now_s)
         if due_s is None:
             self._give_up(flow_tuple, reason, now_s)
@@ -128,7 +128,7 @@ class Failures:
 
     def _excuse(self, flow_tuple: FlowTuple, now_s: float) -> float:
         """This fault does not count; return when it is sent again."""
-        flow_tuple.refusals += 1
+        flow_tuple.refused()
         return self.retries.refusal(flow_tuple, flow_tuple.refusals, now_s)
 
     def refuse(
@@ -139,7 +139,8 @@ class Failures:
         One that is refused again and again while others are not is itself the cause: a fault.
         """
         self._book.counters.calls_refused += 1
-        flow_tuple.refusals += not self.target.is_down
+        if not self.target.is_down:
+            flow_tuple.refused()
         if flow_tuple.refusals > REFUSALS_MAX:
             return self.fault(flow_tuple, consumer.bolt, refusal.reason, now_s)
         if not self._sends_again:
@@ -194,7 +195,7 @@ class Failures:
 
     def reject(self, flow_tuple: FlowTuple, reason: str, now_s: float) -> None:
         """``process`` rejected the one record of ``flow_tuple``: it waits for the dead letter."""
-        flow_tuple.is_given_up = True
+        flow_tuple.give_up()
         self.dying += 1
         self._dead.append((flow_tuple, _gave_up(flow_tuple, f"rejected: {reason}", now_s)))
 
@@ -205,7 +206,7 @@ class Failures:
             counters.records_acked += len(flow_tuple.cut.records)
             self._hand_out(flow_tuple, ", ".join(sorted(flow_tuple.avoided or ())), reason)
             return
-        flow_tuple.is_given_up = True
+        flow_tuple.give_up()
         keeps = self.has_dead_letter
         is_letter = redrive_number(flow_tuple.cut.partition) is not None
         if keeps and not (self.target.has_succeeded or is_letter):

@@ -52,10 +52,10 @@ class Isolation:
 
         If not, it is to be tried again, or given up, as it is.
         """
-        records, search = failed.cut.divisible, failed.search
+        records = failed.cut.divisible
         if records == 1:
+            search = failed.end_search()
             if search is not None:
-                failed.search = None
                 self._release(self._join(search.suspect, search.aside, now_s), now_s)
             return False
         if not self.will_cut(failed, record_index):
@@ -63,7 +63,7 @@ class Isolation:
         if record_index is not None and 0 <= record_index < records:
             self._cut_out(failed, record_index, now_s)
             return True
-        failed.search = None
+        search = failed.end_search()
         aside = self._join(search.suspect, search.aside, now_s) if search is not None else None
         self._narrow(failed, aside, now_s)
         return True
@@ -74,20 +74,20 @@ class Isolation:
         So a target that takes ten calls a second gets through a tuple of a hundred records.
         """
         for piece in self._cut(refused, (0, at, len(refused.cut.records)), now_s):
-            piece.faults = min(refused.faults, self._attempts_max - 1)
+            piece.take_faults(self._inherited(refused))
             self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
 
     def halve(self, asking: FlowTuple, now_s: float, *, not_before_s: float) -> None:
         """``asking`` was to show that the target is well, and failed: its halves ask next."""
         records = asking.cut.divisible
         for piece in self._cut(asking, (0, (records + 1) // 2, records), now_s):
-            piece.faults = min(asking.faults, self._attempts_max - 1)
-            piece.deadline_s = 0.0  # before all that is as large
+            piece.take_faults(self._inherited(asking))
+            piece.wait_until(0.0)  # before all that is as large
             self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
 
     def on_done(self, piece: FlowTuple, now_s: float) -> None:
         """``piece``, which belongs to a search, was processed: the record is in the other part."""
-        search, piece.search = piece.search, None
+        search = piece.end_search()
         if search is not None and search.suspect is not None:
             self._narrow(search.suspect, search.aside, now_s)
 
@@ -99,21 +99,21 @@ class Isolation:
             self._release(aside, now_s)
             return
         first, suspect = self._cut(holder, (0, (records + 1) // 2, records), now_s)
-        self._inherit(first, holder)
-        self._inherit(suspect, holder)
+        for piece in (first, suspect):
+            piece.take_faults(self._inherited(holder), is_culprit=True)
         self._retries.park(suspect)
-        first.search = Search(suspect, aside)
+        first.begin_search(Search(suspect, aside))
         self._release(first, now_s)
 
     def _cut_out(self, failed: FlowTuple, index: int, now_s: float) -> None:
         """The failed call was reading this record: it goes alone, what is around it as tuples."""
-        search, failed.search = failed.search, None
+        search = failed.end_search()
         records = failed.cut.divisible
         bounds = sorted({0, index, index + 1, records})
         pieces = self._cut(failed, bounds, now_s)
         at = bounds.index(index)
         alone = pieces[at]
-        self._inherit(alone, failed)
+        alone.take_faults(self._inherited(failed), is_culprit=True)
         behind = pieces[at + 1] if at + 1 < len(pieces) else None
         if search is not None:
             rest = self._join(search.suspect, search.aside, now_s)
@@ -121,10 +121,9 @@ class Isolation:
         for piece in (*pieces[:at], alone, behind):
             self._release(piece, now_s)
 
-    def _inherit(self, piece: FlowTuple, whole: FlowTuple) -> None:
-        """The record is in ``piece``: the faults count, but for one that it must have alone."""
-        piece.faults = min(whole.faults, self._attempts_max - 1)
-        piece.is_culprit = True
+    def _inherited(self, whole: FlowTuple) -> int:
+        """How many of its faults count against a piece, which must have the last one alone."""
+        return min(whole.faults, self._attempts_max - 1)
 
     def _cut(self, whole: FlowTuple, bounds: Sequence[int], now_s: float) -> list[FlowTuple]:
         del self._pending[whole.tuple_id]
@@ -140,7 +139,7 @@ class Isolation:
         if first is None or second is None:
             whole = first or second
             if whole is not None:
-                whole.faults = 0
+                whole.take_faults(0)
             return whole
         for part in (first, second):
             del self._pending[part.tuple_id]
@@ -151,9 +150,7 @@ class Isolation:
         return joined
 
     def _add(self, cut: Cut, former: FlowTuple) -> FlowTuple:
-        piece = FlowTuple(self._ids.next(), cut)
-        piece.held_by, piece.deadline_s = former.held_by, former.deadline_s
-        piece.judged_at_s = former.judged_at_s
+        piece = former.piece(self._ids.next(), cut)
         self._pending[piece.tuple_id] = piece
         return piece
 

@@ -313,7 +313,7 @@ class Target(Place):
         for tuple_id in self.breaker.failing:
             flow_tuple = self._book.pending.get(tuple_id)
             if flow_tuple is not None and flow_tuple.faults:
-                flow_tuple.faults -= 1
+                flow_tuple.forgiven()
         for consumer in self._book.bolts.values():
             if consumer.flight:  # what they have not begun is taken back
                 self._book.revoke(consumer, list(consumer.flight))

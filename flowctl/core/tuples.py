@@ -80,14 +80,64 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     def last(self) -> Position:
         return self.cut.records[-1].position
 
-    def give(self, bolt: str) -> None:
-        """It is sent to ``bolt``."""
+    def piece(self, tuple_id: int, cut: Cut) -> FlowTuple:
+        """Return a tuple of ``cut``, which was a part of this one."""
+        return FlowTuple(
+            tuple_id,
+            cut,
+            held_by=self.held_by,
+            deadline_s=self.deadline_s,
+            judged_at_s=self.judged_at_s,
+        )
+
+    def recut(self, cut: Cut) -> None:
+        """It holds ``cut`` from now on."""
+        self.cut = cut
+
+    # -- it goes to bolts ----------------------------------------------------------------
+
+    def begin_attempt(self) -> int:
+        """It is sent; return which sending of it this is, from 1."""
+        self.attempt += 1
+        return self.attempt
+
+    def sent(
+        self, bolt: str, now_s: float, deadline_s: float, ordinal: int, window_limited: bool
+    ) -> None:
+        """It is sent to ``bolt``, as the one with this ``ordinal``, and is late at ``deadline_s``.
+
+        ``window_limited``: windows were full until now.
+        """
         before = self.held_by
         if before is not None and before != bolt:
             if self.held_before is None:
                 self.held_before = set()
             self.held_before.add(before)
         self.held_by = bolt
+        self.attempt += 1  # as begin_attempt does, without its call for each tuple
+        self.sent_at_s, self.deadline_s = now_s, deadline_s
+        self.ordinal, self.window_limited = ordinal, window_limited
+
+    def sent_with(self, whole: FlowTuple) -> None:
+        """It was a part of ``whole`` when that was sent last."""
+        self.attempt, self.sent_at_s = whole.attempt, whole.sent_at_s
+
+    def hedged(self) -> None:
+        """Another bolt is given it as well."""
+        self.is_hedged = True
+
+    def wait_until(self, deadline_s: float) -> None:
+        """It is late from then on; of those that go again, the one with the earliest goes first."""
+        self.deadline_s = deadline_s
+
+    def wait_anew(self, now_s: float) -> None:
+        """What is measured from its sending is measured from now on."""
+        self.sent_at_s = now_s
+
+    def expect_ack(self, due_s: float) -> float:
+        """Its ack is expected then; return that."""
+        self.due_s = due_s
+        return due_s
 
     def was_given(self, bolt: str) -> bool:
         """Whether it was ever sent to ``bolt``, which may still have it or speak of it."""
@@ -103,6 +153,51 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
         """``bolt`` is at work on it after all."""
         if self.avoided is not None:
             self.avoided.discard(bolt)
+
+    # -- it fails ------------------------------------------------------------------------
+
+    def judged(self, now_s: float) -> None:
+        """It failed: only what is sent from now on shows that it was not its place's fault."""
+        self.judged_at_s = now_s
+
+    def faulted(self) -> None:
+        """Its failure counts against it."""
+        self.faults += 1
+
+    def refused(self) -> None:
+        """It was refused, or its failure does not count."""
+        self.refusals += 1
+
+    def forgiven(self) -> None:
+        """Its last fault was not its own."""
+        self.faults -= 1
+
+    def give_up(self) -> None:
+        """It is not sent any more."""
+        self.is_given_up = True
+
+    def take_faults(self, faults: int, *, is_culprit: bool = False) -> None:
+        """So many faults of what it was cut from count against it.
+
+        ``is_culprit``: what made that fail is in it.
+        """
+        self.faults = faults
+        self.is_culprit = self.is_culprit or is_culprit
+
+    def take_blame(self, whole: FlowTuple) -> None:
+        """All that made ``whole`` fail may be in this part of it, which goes where that may go."""
+        self.take_faults(whole.faults, is_culprit=whole.is_culprit)
+        self.refusals = whole.refusals
+        self.avoided = set(whole.avoided) if whole.avoided else None
+
+    def begin_search(self, search: Search | None) -> None:
+        """It is tried for ``search``, if that is one."""
+        self.search = search
+
+    def end_search(self) -> Search | None:
+        """It is a piece like any other; return what its outcome would have told."""
+        search, self.search = self.search, None
+        return search
 
 
 def by_deadline(flow_tuple: FlowTuple) -> tuple[float, int]:

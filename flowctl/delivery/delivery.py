@@ -205,8 +205,7 @@ class Delivery:
 
     def _call(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
         """Call ``process`` once with what is left of ``piece``; raise if that did not work."""
-        piece.attempt += 1
-        batch = self._batch = self._batch_of(piece, piece.attempt)
+        batch = self._batch = self._batch_of(piece, piece.begin_attempt())
         self.tally.calls += 1
         began_at_s = self._clock()
         raised: Exception | None = None
@@ -252,7 +251,7 @@ class Delivery:
         Where ``fn`` was, if it calls the target row by row: what came before goes apart from the
         rest.  It is not taken for done, as ``fn`` may write it at its end.
         """
-        piece.refusals += 1
+        piece.refused()
         if index := batch.reading_index:
             return index
         is_large = len(batch) > _HALVED_ROWS_MIN

@@ -95,7 +95,7 @@ class Pieces:
     def add(self, records: Sequence[Record]) -> FlowTuple:
         """Make a piece of rows that were just read; it is not given out by :meth:`next`."""
         piece = self._new(records)
-        piece.deadline_s = piece.tuple_id  # pieces that are ready go in the order of reading
+        piece.wait_until(piece.tuple_id)  # pieces that are ready go in the order of reading
         self._last = records[-1].position
         return piece
 
@@ -140,16 +140,16 @@ class Pieces:
         # A later success is compared with this.  For one row: when what it was cut from failed
         # last; if it was read alone, when it failed first.
         if piece.cut.divisible > 1 or piece.judged_at_s == NEVER_JUDGED:
-            piece.judged_at_s = now_s
+            piece.judged(now_s)
         may_wait = not self._target.fails_for_long(now_s) and may_be_target
-        piece.faults += 1
+        piece.faulted()
         was_cut = self._isolation.take(piece, record_index, now_s)
         self._book.events.clear()  # the counts of the delivery tell as much
         if was_cut or self._retries.fault(piece, piece.faults, now_s) is not None:
             return False
         if may_wait and self._target.lacks_proof(piece.judged_at_s):
-            piece.faults -= 1
-            piece.refusals += 1
+            piece.forgiven()
+            piece.refused()
             self._retries.refusal(piece, piece.refusals, now_s)
             return False
         return True
@@ -169,14 +169,15 @@ class Pieces:
         """``piece`` keeps its first ``at`` rows; the others are a piece that goes next."""
         records = piece.cut.records
         rest = self._new(records[at:])
-        rest.deadline_s, rest.faults = piece.deadline_s, piece.faults
+        rest.wait_until(piece.deadline_s)
+        rest.take_faults(piece.faults)
         self._retries.add(rest, not_before_s=now_s, now_s=now_s)
         self.keep_only(piece, range(at))
 
     def keep_only(self, piece: FlowTuple, indices: Iterable[int]) -> None:
         """The target took ``piece`` but for these rows."""
         records = piece.cut.records
-        piece.cut = Cut(self._partition, 0, [records[index] for index in indices], 0)
+        piece.recut(Cut(self._partition, 0, [records[index] for index in indices], 0))
 
     def acked_through(self) -> Position | None:
         """Up to which row all are settled; None: not even the first."""

@@ -37,7 +37,7 @@ class Bolt:
         while self.consumer.has_room:
             number = len(self.sent) + 1
             self.sent.append(FlowTuple(number, Cut("p", number, [Record(number, None)], 9)))
-            self.consumer.on_sent(self.sent[-1], self.clock())
+            self.consumer.on_sent(self.sent[-1], self.clock(), True)
         return [flow_tuple.tuple_id for flow_tuple in self.sent[first:]]
 
     def ack(self, number: int) -> None:

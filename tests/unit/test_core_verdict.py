@@ -29,7 +29,7 @@ def consumer_of(*sent_s: float, slots: int = 1, beats: bool = True) -> AdaptiveF
     if beats:
         consumer.on_heartbeat(Heartbeat(1, 0), 0.0)
     for number, at_s in enumerate(sent_s):
-        consumer.on_sent(FlowTuple(number, Cut("p", number, (Record(number, "x"),), 1)), at_s)
+        consumer.on_sent(FlowTuple(number, Cut("p", number, (Record(number, "x"),), 1)), at_s, True)
     return consumer
 
 

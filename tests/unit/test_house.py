@@ -15,10 +15,16 @@ from tests.house import Breach, Source
 # All that is there is read once, as long as one process runs them.
 reads_all = pytest.mark.xdist_group("house")
 
-BOLT = Source(
-    house.BOLT_FILE,
-    f"class {house.BOLT_CLASS}:\n    __slots__ = ('acked', 'alarm_s', 'flight')\n",
-)
+OWNERS = [
+    Source(
+        house.BOLT.path,
+        f"class {house.BOLT.name}:\n    __slots__ = ('acked', 'alarm_s', 'flight')\n",
+    ),
+    Source(
+        house.TUPLE.path,
+        f"class {house.TUPLE.name}(Struct):\n    faults: int = 0\n    avoided: set[str]\n",
+    ),
+]
 
 
 @reads_all
@@ -33,9 +39,10 @@ def test_what_is_exempt_still_needs_it() -> None:
 
 
 @reads_all
-def test_there_is_a_bolt_to_watch() -> None:
-    fields = house.fields_of(house.read(), house.BOLT_FILE, house.BOLT_CLASS)
-    assert {"flight", "acked", "liveness", *house.LENT_FIELDS} <= fields
+def test_there_are_a_bolt_and_a_tuple_to_watch() -> None:
+    bolt, flow_tuple = (house.fields_of(house.read(), owner) for owner in house.OWNERS)
+    assert {"flight", "acked", "liveness", *house.BOLT.lent} <= bolt
+    assert {"cut", "attempt", "faults", "deadline_s"} <= flow_tuple
 
 
 def test_the_tables_of_states_have_every_pair() -> None:
@@ -50,7 +57,7 @@ def test_the_figures_can_be_read() -> None:
         "lines a file, median / p90 / max: ",
         "lines a function, median / p90 / max: ",
         "most parameters of a constructor: 6 (",
-        "lines outside a bolt's own class that write its fields: 0\n",
+        "lines outside a bolt's or a tuple's own class that write its fields: 0\n",
         f"tables of states beside {house.STATE_FILE}: 0\n",
         f"pauses and blame beside {house.RETRY_FILE} and {house.BLAME_FILE}: 0\n",
         "public docstrings / annotated: ",
@@ -117,7 +124,7 @@ def test_each_measure_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "BACKOFF_S = 3\nclass Copy:\n    a: int\n    b: int\n"
         f"AFTER = {{'late': BoltState.SLOW}}\nconsumer.acked = 1\n{long(house.FILE_LINES_MAX)}"
     )
-    sources = [BOLT, COUNTERS, Source("flowctl/a.py", disorder)]
+    sources = [*OWNERS, COUNTERS, Source("flowctl/a.py", disorder)]
     monkeypatch.setattr(house, "read", lambda *_: sources)
     told = "\n".join(breach.what for breach in house.breaches())
     for what in (
@@ -139,11 +146,21 @@ def test_each_measure_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "for each in self.bolts.values():\n    each.acked = 1",
         "donor = self.bolts.get('a')\ndonor.flight.clear()",
         "donor = self.bolts['a']\ndonor.flight.clear()",
-        f"def f(donor: {house.BOLT_CLASS}):\n    donor.alarm_s = 1",
+        f"def f(donor: {house.BOLT.name}):\n    donor.alarm_s = 1",
+        "flow_tuple.faults = 1",
+        "piece.faults, x = 1, 2",
+        "whole.faults -= 1",
+        "flow_tuple.avoided.add('a')",
+        "for each in list(self._book.pending.values()):\n    each.faults = 0",
+        "dead = self._pending[1]\ndead.faults = 0",
+        "if (dead := self.pending.get(1)) is not None:\n    dead.faults = 0",
+        "rest = FlowTuple(1, cut)\nrest.faults = 1",
+        "rest: FlowTuple | None = take()\nrest.faults = 1",
+        "def f(failed: FlowTuple | None):\n    failed.faults = 1",
     ],
 )
-def test_a_line_that_writes_a_bolts_field_is_seen(line: str) -> None:
-    sources: Sequence[Source] = [BOLT, Source("flowctl/core/other.py", line)]
+def test_a_line_that_writes_a_field_of_a_bolt_or_a_tuple_is_seen(line: str) -> None:
+    sources: Sequence[Source] = [*OWNERS, Source("flowctl/core/other.py", line)]
     assert len(list(house.foreign_writes(sources))) == 1
 
 
@@ -155,16 +172,21 @@ def test_a_line_that_writes_a_bolts_field_is_seen(line: str) -> None:
         "counters.tuples_acked += 1",
         "len(consumer.flight)",
         "consumer.flight.get(1)",
+        "x = flow_tuple.faults",
+        "flow_tuple.other = 1",
+        "flow_tuple.acked = 1",
+        "root.faults += 1",
+        "flow_tuple.refused()",
     ],
 )
 def test_other_lines_are_let_be(line: str) -> None:
-    assert list(house.foreign_writes([BOLT, Source("flowctl/core/other.py", line)])) == []
+    assert list(house.foreign_writes([*OWNERS, Source("flowctl/core/other.py", line)])) == []
 
 
 def test_a_field_that_is_lent_may_be_written_where_it_is_kept() -> None:
     line = "consumer.alarm_s = 1"
-    keeper = Source(house.LENT_FIELDS["alarm_s"], line)
-    assert list(house.foreign_writes([BOLT, keeper])) == []
+    keeper = Source(house.BOLT.lent["alarm_s"], line)
+    assert list(house.foreign_writes([*OWNERS, keeper])) == []
 
 
 # -- how the files hang together -------------------------------------------------------------------

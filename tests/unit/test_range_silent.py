@@ -99,3 +99,14 @@ def test_the_driver_does_not_wake_up_for_alarms_that_reports_have_put_off() -> N
         due_s, bolt = ranges.core.next_deadline_s(), ranges.core.bolts["a"]
         assert due_s == bolt.alarm_s == bolt.armed_at_s + bolt.rtt.rto_s, "from this report on"
         assert due_s > ranges.clock() + 0.15, "after the next one"
+
+
+def test_a_range_that_takes_longer_than_any_time_out_stays_with_the_bolt_that_gets_on() -> None:
+    ranges = Ranges("a", stop=MB)
+    (ours,) = ranges.emit()
+    step, timeout = MB // 1024, TimeoutSettings()
+    for start in range(0, 1000 * step, step):
+        ranges.wait(0.5, "a")
+        assert ranges.did(ours, start, start + step, service_s=0.5) is AckOutcome.ACKED
+    assert ranges.clock() > 8 * timeout.rto_max_s
+    assert ranges.emit() == [], "nothing of it goes again"

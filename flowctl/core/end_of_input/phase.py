@@ -257,9 +257,9 @@ class Hedging:
             done_s = consumer.armed_at_s + service.path_s
             for flow_tuple in consumer.flight.values():
                 done_s += service.of(len(flow_tuple.cut.records)) / consumer.slots
-                flow_tuple.due_s = max(now_s, done_s)
+                due_s = flow_tuple.expect_ack(max(now_s, done_s))
                 if not flow_tuple.is_hedged:
-                    expected.append((flow_tuple.due_s, flow_tuple.tuple_id))
+                    expected.append((due_s, flow_tuple.tuple_id))
         self._latest.begin((-due_s, tuple_id) for due_s, tuple_id in expected)
         self._earliest.begin(expected)
 
@@ -267,7 +267,7 @@ class Hedging:
         """``consumer`` was just sent ``flow_tuple``."""
         if self._is_started:
             ready_s = consumer.work_s() / consumer.slots + consumer.service.path_s
-            due_s = flow_tuple.due_s = flow_tuple.sent_at_s + ready_s
+            due_s = flow_tuple.expect_ack(flow_tuple.sent_at_s + ready_s)
             if not flow_tuple.is_hedged:
                 self._latest.push((-due_s, flow_tuple.tuple_id))
                 self._earliest.push((due_s, flow_tuple.tuple_id))
@@ -320,7 +320,7 @@ class Hedging:
             return None
         self._left -= 1
         self._work_left_s -= needs_s
-        flow_tuple.is_hedged = True
+        flow_tuple.hedged()
         return flow_tuple, consumer
 
     def _another_is_sooner_s(

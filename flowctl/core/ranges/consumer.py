@@ -61,7 +61,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
     def recut(self, flow_tuple: FlowTuple, cut: RangeCut) -> None:
         """A tuple in flight holds ``cut`` from now on; if that is nothing, it has left."""
         self.records_held += len(cut.records) - len(flow_tuple.cut.records)
-        flow_tuple.cut = cut
+        flow_tuple.recut(cut)
         if not cut.pieces:
             del self.flight[flow_tuple.tuple_id]
             self.acked += 1
@@ -105,11 +105,11 @@ class RangeConsumer(AdaptiveFlowConsumer):
         timeout = self._settings.timeout
         is_behind = False
         for flow_tuple in self.flight.values():
-            flow_tuple.deadline_s = now_s + self.rtt.rto_s
+            flow_tuple.wait_until(now_s + self.rtt.rto_s)
             is_behind = is_behind or flow_tuple is moved
             # Not at each report: when it was sent tells whether windows were full then.
             if is_behind and now_s - flow_tuple.sent_at_s > timeout.rto_max_s / 2:
-                flow_tuple.sent_at_s = now_s
+                flow_tuple.wait_anew(now_s)
 
     def on_part_failed(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """A part of ``flow_tuple`` failed: the bolt continues behind it, so the wait restarts."""

@@ -43,13 +43,13 @@ class Settling:
             assert isinstance(holder, RangeConsumer)
             holder.recut(flow_tuple, cut)
         else:
-            flow_tuple.cut = cut
+            flow_tuple.recut(cut)
 
     def part_with(self, flow_tuple: FlowTuple, part: RangeCut) -> FlowTuple:
         """``part`` of ``flow_tuple`` goes to another bolt at once; return its tuple."""
         piece = self._new(flow_tuple, part)
         if not flow_tuple.cut.records:  # all of it: a search goes on there
-            piece.search, flow_tuple.search = flow_tuple.search, None
+            piece.begin_search(flow_tuple.end_search())
         now_s = flow_tuple.sent_at_s
         self._failures.retries.add(piece, not_before_s=now_s, now_s=now_s)
         return piece
@@ -106,21 +106,16 @@ class Settling:
         A search for the record that fails goes on in it.
         """
         piece = self._new(flow_tuple, part)
-        piece.search, flow_tuple.search = flow_tuple.search, None
-        piece.attempt, piece.sent_at_s = flow_tuple.attempt, flow_tuple.sent_at_s
+        piece.begin_search(flow_tuple.end_search())
+        piece.sent_with(flow_tuple)
         return piece
 
     def _new(self, whole: FlowTuple, part: RangeCut) -> FlowTuple:
         book = self._book
         cut = cast("RangeCut", whole.cut)
         self.recut(whole, cut.of(minus(cut.pieces, part.pieces)))
-        piece = FlowTuple(book.ids.next(), part)
-        piece.held_by, piece.deadline_s = whole.held_by, whole.deadline_s
-        # Whatever made the whole fail may be in it.
-        piece.faults, piece.refusals = whole.faults, whole.refusals
-        piece.judged_at_s, piece.is_culprit = whole.judged_at_s, whole.is_culprit
-        if whole.avoided:
-            piece.avoided = set(whole.avoided)
+        piece = whole.piece(book.ids.next(), part)
+        piece.take_blame(whole)
         book.pending[piece.tuple_id] = piece
         book.counters.pieces += 1
         book.counters.records_pending_now += len(part.records)
