@@ -149,6 +149,8 @@ def test_an_error_in_a_thread_ends_a_scenarios_program_with_a_failure(
     monkeypatch.delitem(sys.modules, "tests.cluster.job", raising=False)
     job = importlib.import_module("tests.cluster.job")
     monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+    # As in a program of its own: a session that ended here before left its gateway.
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
 
     def run(**how: object) -> None:
         if program == "beside_jobs":
