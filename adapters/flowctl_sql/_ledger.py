@@ -200,7 +200,8 @@ class Ledger:
             self._join_up_to(span, span.acked_through)
             return
         last, first = span.unsettled
-        self._join_up_to(span, last)
+        if last is not None:
+            self._join_up_to(span, last)
         self._join_up_to(span, span.acked_through, first)
 
     def _join_up_to(self, span: Span, last: Position, first: Position | None = None) -> None:

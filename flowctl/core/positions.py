@@ -49,6 +49,11 @@ def _encode_part(part: PositionPart) -> bytes:
     )
 
 
+def latest(one: Position | None, other: Position) -> Position:
+    """Return the later of two positions of one partition; None is before all."""
+    return other if one is None or encode(one) < encode(other) else one
+
+
 def show(position: Position | None) -> str:
     """Return ``position`` as people read it: ``1234``, ``1234:57``, ``-`` for none."""
     if position is None:

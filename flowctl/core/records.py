@@ -101,7 +101,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     the driver that sent it: a sink refuses one older than the newest it has seen.
     ``acked_through`` is the partition's cumulative ack when the tuple was sent: everything up
     to it has been processed, so a sink may merge its memory of spans up to there.
-    ``unsettled``: but for what lies between these two positions, without them.
+    ``unsettled``: but for what lies between these two positions, without them; None: all before
+    the second.
     ``section``: the lowest and highest position of the rows that ``first`` and ``last`` belong to,
     where a position is only known by the content of its rows (``flow_sink``, ``flow_batch``).
     A repeat may bring other rows outside of it, so a sink that has merged beyond it can't tell.
@@ -113,7 +114,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: Position
     epoch: int
     acked_through: Position | None = None
-    unsettled: tuple[Position, Position] | None = None
+    unsettled: tuple[Position | None, Position] | None = None
     section: tuple[Position, Position] | None = None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.calls import CANCEL_MAX_S
+from flowctl.core.positions import latest
 from flowctl.core.records import Position, Record, Span
 from flowctl.core.tuples import FlowTuple
 from flowctl.delivery.bounded import TaskCalls
@@ -306,7 +307,10 @@ class Delivery:
         elif where.before is not None:
             # Nobody knows of what lies between: only what this delivery has settled may be merged.
             begins: Any = self._rows.first if section_of is None else section_of(through)[0]
-            unsettled = where.before, begins
+            unsettled = where.before, latest(self._pieces.given_up, begins)
+        elif self._pieces.given_up is not None:
+            # Nor is what was given up written: if it comes again, it is tried again.
+            unsettled = None, self._pieces.given_up
         span = Span(
             where.job,
             where.partition,

@@ -13,6 +13,7 @@ from flowctl.core.blame import Place
 from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
 from flowctl.core.isolation import Isolation
+from flowctl.core.positions import latest
 from flowctl.core.records import Position, Record
 from flowctl.core.retry import RetryQueue
 from flowctl.core.service import ServiceModel, ServicePool
@@ -82,6 +83,7 @@ class Pieces:
         self._isolation = Isolation(self._book, self._retries)
         self._last: Position | None = None  # of the newest row
         self._before: Position | None = None  # of the row before the oldest that is not settled
+        self.given_up: Position | None = None  # of the last row that the target does not have
 
     def __len__(self) -> int:
         """How many pieces are not settled."""
@@ -118,6 +120,8 @@ class Pieces:
         if is_done:
             self._target.proven_at_s = now_s
             self._isolation.on_done(piece, now_s)
+        else:
+            self.given_up = latest(self.given_up, piece.cut.records[-1].position)
         del self._book.pending[piece.tuple_id]
         if is_done and not self._book.pending:
             self._first_failed_s.clear()

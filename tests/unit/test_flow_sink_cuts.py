@@ -21,7 +21,7 @@ from flowctl.delivery.sections import Sections
 from flowctl.errors import ProcessError, UnrunnableError
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_sink, sink_task
-from pyspark_flowctl.sink_task import BATCHES_TOLD_APART, Origin, SinkTask
+from pyspark_flowctl.sink_task import BATCHES_TOLD_APART, Origin, SinkTask, deliver
 from pyspark_flowctl.sinks import FlowSink
 
 
@@ -342,3 +342,47 @@ def test_where_the_first_section_ends_does_not_depend_on_the_moment(passing_mome
         return [sections.place(number)[0] for number, _ in enumerate(sections)]
 
     assert places(datetime(2026, 11, 22)) == places(datetime(2026, 11, 22, 1, 2, 3, 4))
+
+
+@pytest.mark.req("S70")
+@pytest.mark.usefixtures("merges_at_each_write")
+@pytest.mark.parametrize("rows_max", [1, 7, 100, 1_000])
+def test_what_was_given_up_is_tried_again_when_it_comes_again(
+    tmp_path: Path, rows_max: int
+) -> None:
+    """Kind: a row that was never written counts as written, as rows around it are.
+
+    The sink joined what it remembers over the rows that the dead letter has.
+    """
+    database = tmp_path / "out.db"
+    rows = [Row(n=n, text=None if n % 97 == 5 else "x") for n in range(600)]
+    bad = {row.n for row in rows if row.text is None}
+
+    def write(rows_max: int) -> Any:
+        into = SqlSink(
+            f"sqlite:///{database}",
+            table="t",
+            schema="CREATE TABLE IF NOT EXISTS t (n INTEGER, text TEXT NOT NULL)",
+        )
+        task = flow_sink(
+            sink=into, target="db", name="again", dead_letter=str(tmp_path), rows_max=rows_max,
+            attempts_max=1,
+        ).task  # fmt: skip
+        return deliver(task, Origin("2026-11-22"), rows, at_end=True)
+
+    assert write(rows_max).gave_up == len(bad)
+    again = write(50)
+    assert (again.gave_up, again.left_out) == (len(bad), len(rows) - len(bad))
+    with sqlite3.connect(database) as connection:  # the table is corrected
+        connection.executescript(
+            "CREATE TABLE u (n INTEGER, text TEXT); INSERT INTO u SELECT * FROM t;"
+            "DROP TABLE t; ALTER TABLE u RENAME TO t"
+        )
+    last = write(300)
+    assert (last.gave_up, last.written, last.left_out) == (0, len(rows), len(rows) - len(bad))
+    with sqlite3.connect(database) as connection:
+        found = [n for (n,) in connection.execute("SELECT n FROM t ORDER BY n")]
+        spans = connection.execute("SELECT COUNT(*) FROM flowctl_spans").fetchone()[0]
+    assert found == list(range(len(rows)))
+    assert spans <= 2 * len(bad) + 4
+    assert write(1_000).left_out == len(rows)
