@@ -25,7 +25,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def test_the_driver_in_waiting_takes_over_from_one_that_was_killed(job: Job) -> None:
-    first = job.start("--standby")
+    first = job.start("--standby", "--set", "checkpoint.interval_s=0.05")
     job.until_rows(200, first)
     second = job.start("--standby", TUPLE_S=0)
     second.until_said("standby: waiting while")

@@ -127,4 +127,5 @@ def test_reading_a_large_frame_in_small_pieces_takes_linear_time():
     small_s = min(read_s(2 << 20) for _ in range(3))
     large_s = min(read_s(32 << 20) for _ in range(2))
     # CPU time, as others use the machine.  16 times the bytes; in quadratic time 256 times as long.
-    assert large_s < 64 * small_s
+    # The small frame fits into the caches, so up to 70 times as long was seen.
+    assert large_s < 150 * small_s
