@@ -346,9 +346,10 @@ def test_where_the_first_section_ends_does_not_depend_on_the_moment(passing_mome
 
 @pytest.mark.req("S70")
 @pytest.mark.usefixtures("merges_at_each_write")
-@pytest.mark.parametrize("rows_max", [1, 7, 100, 1_000])
+@pytest.mark.parametrize("batch_id", [None, 7])
+@pytest.mark.parametrize("rows_max", [7, 100, 1_000])
 def test_what_was_given_up_is_tried_again_when_it_comes_again(
-    tmp_path: Path, rows_max: int
+    tmp_path: Path, rows_max: int, batch_id: int | None
 ) -> None:
     """Kind: a row that was never written counts as written, as rows around it are.
 
@@ -368,7 +369,8 @@ def test_what_was_given_up_is_tried_again_when_it_comes_again(
             sink=into, target="db", name="again", dead_letter=str(tmp_path), rows_max=rows_max,
             attempts_max=1,
         ).task  # fmt: skip
-        return deliver(task, Origin("2026-11-22"), rows, at_end=True)
+        origin = Origin("2026-11-22", batch_id=batch_id)
+        return deliver(task, origin, rows, at_end=batch_id is None)
 
     assert write(rows_max).gave_up == len(bad)
     again = write(50)
