@@ -480,3 +480,18 @@ def test_a_tally_says_what_happened() -> None:
         " waited 1.2 s"
     )
     assert total.fields()["rows"] == 15 and "left_out" not in total.fields()
+
+
+def test_a_sink_is_told_not_to_join_over_a_row_that_was_given_up() -> None:
+    """Else a redriven letter that was given up again would count as written."""
+    told: list[tuple[Any, Any]] = []
+
+    def fn(batch: Batch) -> None:
+        told.append((batch.span.acked_through, batch.span.unsettled))
+        if batch[0].value == 2:
+            raise ValueError("bad row")
+
+    delivery(fn, rows_max=1, attempts_max=1, dead_letter=Letters()).run(range(5))
+    after = [unsettled for through, unsettled in told if through is not None and through >= 2]
+    assert after and set(after) == {(None, 2)}
+    assert told[0][1] is None
