@@ -10,6 +10,7 @@ from flowctl.config import GivenSettings, settings_of
 from flowctl.errors import ConfigError
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, Process
 from flowctl.runtime.launch import ViewChoice, view_of
+from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.parts import check_dead_letter, store_of
 
 
@@ -18,10 +19,10 @@ class ApplyOptions(TypedDict, total=False):
 
     ``bolts``: how many (12), or what makes bolts of a process; ``slots``: how many batches one does
     at once (1).  A call of ``fn`` that takes longer than ``call_timeout_s`` is a failure of its
-    rows (None: it may take as long as it likes).  ``checkpoint`` as for
-    :class:`flowctl.FlowControlSpout`: a killed run goes on without one too.  ``dead_letter``
-    keeps rows that ``fn`` rejects, or always fails on; without one the run fails there.  ``files``:
-    merge the result into at most this many files at the end (None: as they were written).
+    rows (None: it may take as long as it likes).  ``checkpoint``: a store or a Redis URL; None:
+    none is needed, a killed run goes on from its results.  ``dead_letter`` keeps rows that ``fn``
+    rejects, or always fails on; without one the run fails there.  ``files``: merge the result into
+    at most this many files at the end (None: as they were written).
     ``mode="append"``: ``out`` is the directory of a Delta table, to which the rows are added in one
     commit at the end; needs deltalake on the driver (None: not a table).  ``view`` shows progress.
     """
@@ -70,6 +71,8 @@ def checked_options(given: Mapping[str, Any]) -> ApplyOptions:
             f"{mode} would leave rows without a result.",
             remedy="Leave it out: each row's result is kept exactly once.",
         )
-    made["checkpoint"] = store_of(made.get("checkpoint"))
+    # None: the manifest beside the results is the checkpoint, so nothing else need survive.
+    checkpoint = made.get("checkpoint")
+    made["checkpoint"] = MemoryCheckpointStore() if checkpoint is None else store_of(checkpoint)
     made["view"] = view_of(made.get("view", "auto"))
     return cast("ApplyOptions", made)
