@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Fields, Record
@@ -123,6 +123,20 @@ class Rows(Sequence[Record]):
             values = map(Fields, self._batch.to_pylist())
             self._records = list(map(Record, self._positions, values))
         return self._records
+
+
+def unreadable_value(name: str, batch: Any, positions: Sequence[int]) -> SourceError | None:
+    """The error for the first value of ``batch`` that Python has not; None if it has all."""
+    for row, column in product(range(batch.num_rows), batch.schema.names):
+        try:
+            batch.column(column)[row].as_py()
+        except Exception as error:  # of a date, a time zone, a text …: each has errors of its own
+            return SourceError(
+                f"{name}, row {positions[row]}: the value in column {column!r} can't be read:"
+                f" {type(error).__name__}: {error}.",
+                remedy="Correct it, or read the other columns: columns=[…].",
+            )
+    return None
 
 
 class Columns(NamedTuple):

@@ -322,6 +322,14 @@ def _not_readable(path: str, error: OSError) -> SourceError:
     )
 
 
+def unreadable(name: str, error: OSError) -> SourceError:
+    """The error for a file that the operating system refuses."""
+    return SourceError(
+        f"{name}: can't be read: {error.strerror or error}.",
+        remedy="Check that the file is there and that this user may read it.",
+    )
+
+
 def check_folder(name: str, began_in: str) -> None:
     """Raise :class:`SourceError` if a relative ``name`` leads elsewhere than when the job began.
 

@@ -15,7 +15,7 @@ from flowctl.core.records import Record
 from flowctl.errors import SourceError
 from flowctl_files._compressed import check_beginning, decompressed, is_damage, kind_of
 from flowctl_files._lines import BadLine, LineCodec
-from flowctl_files._paths import End, found_as, open_regular
+from flowctl_files._paths import End, found_as, open_regular, unreadable
 
 # Fits into a core's cache together with the lines made of it: twice as fast as 128 KiB and more
 # (measured).
@@ -338,14 +338,6 @@ def _mark_before(descriptor: int, end: int) -> str:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_MARK_BYTES).hexdigest()
-
-
-def unreadable(name: str, error: OSError) -> SourceError:
-    """The error for a file that the operating system refuses."""
-    return SourceError(
-        f"{name}: can't be read: {error.strerror or error}.",
-        remedy="Check that the file is there and that this user may read it.",
-    )
 
 
 def shrank(name: str, place: Place) -> SourceError:

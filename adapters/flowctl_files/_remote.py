@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import IO, Any, Final
 
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
-from flowctl_files._paths import is_hidden
-from flowctl_files._reader import FileReader, unreadable
+from flowctl_files._paths import is_hidden, unreadable
+from flowctl_files._reader import FileReader
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # A request costs some 50 ms: reading this far ahead keeps the connection busy.

@@ -16,7 +16,7 @@ from flowctl.logs import ModuleLogger
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._compressed import check_text, kind_of
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
-from flowctl_files._paths import Found, check_folder, find, listed_paths
+from flowctl_files._paths import Found, check_folder, find, listed_paths, unreadable
 from flowctl_files._reader import (
     FileReader,
     Place,
@@ -24,7 +24,6 @@ from flowctl_files._reader import (
     changed,
     check_end,
     shrank,
-    unreadable,
 )
 from flowctl_files._remote import Remote, RemoteReader, check_url, is_remote
 from flowctl_files._spellings import check_names

@@ -194,7 +194,7 @@ def check_place(name: str, extent: Extent, position: object) -> None:
         return
     if not isinstance(position, int):
         raise SourceError(
-            f"{name}: the checkpoint's position {position!r} is not of a source by reference.",
+            f"{name}: the checkpoint's position {position!r} is not one of this source.",
             remedy="Another source used this job's name: choose another name, or clear the"
             " checkpoint.",
         )
