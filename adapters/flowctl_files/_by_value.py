@@ -15,8 +15,7 @@ from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import SourceError
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl.range_ports import Block, RangeProducer
-from flowctl_files._paths import check_folder, unreadable
-from flowctl_files._remote import is_remote
+from flowctl_files._paths import check_folder, is_remote, unreadable
 
 # Turning this many rows of some columns into dicts takes some 10 ms: poll stays within its 100 ms.
 _BATCH_RECORDS: Final = 2_000

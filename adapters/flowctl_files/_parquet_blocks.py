@@ -86,9 +86,13 @@ class RowsBlock:
         """See :class:`flowctl.range_ports.Block`."""
         return self._positions[i] if i < len(self._positions) else self.stop
 
+    def positions(self, i: int, j: int) -> Sequence[int]:
+        """Return those of rows ``i`` to ``j - 1``."""
+        return self._positions[i:j]
+
     def batch_records(self, i: int, j: int) -> Sequence[Record]:
         """See :class:`flowctl.range_ports.Block`."""
-        return Rows(self._batch.slice(i, j - i), self._positions[i:j])
+        return Rows(self._batch.slice(i, j - i), self.positions(i, j))
 
     def to_arrow(self, i: int, j: int) -> Any:
         """See :class:`flowctl.range_ports.ColumnBlock`."""

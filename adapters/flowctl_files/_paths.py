@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
@@ -183,6 +183,24 @@ def expand(patterns: Sequence[str], *, may_be_missing: bool) -> list[str]:
     ``may_be_missing``: a pattern that matches no file is not an error, since one may come later.
     """
     return list(find(patterns, may_be_missing=may_be_missing))
+
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def is_remote(path: str) -> bool:
+    """Whether ``path`` has a scheme, as ``s3://bucket/a.log`` has."""
+    return _SCHEME.match(path) is not None
+
+
+def check_url(path: str) -> None:
+    """Refuse a password in a URL: it would show in checkpoints and on screens."""
+    if re.match(r"[^/]+://[^/@]*:[^/@]*@", path):
+        raise ConfigError(
+            "paths",
+            "a URL holds a password.",
+            remedy="Give it in storage_options={…}, or in the environment variables of the store.",
+        )
 
 
 # A file as it was found: its size [bytes] and modification time [unix ns].  If both are unchanged

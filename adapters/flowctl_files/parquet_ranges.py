@@ -29,8 +29,7 @@ from flowctl_files._parquet_blocks import (
     unfit_filter,
     unreadable_value,
 )
-from flowctl_files._paths import listed_paths
-from flowctl_files._remote import is_remote
+from flowctl_files._paths import is_remote, listed_paths
 from flowctl_files._spellings import check_names
 from flowctl_files._stores import Stores, check_unchanged
 from flowctl_files.text_ranges import check_place
@@ -276,12 +275,12 @@ class ParquetRows(ByValue):
 
     def records_of(self, block: Block, i: int, j: int) -> list[Record]:
         """See :class:`ByValue`; an error names the row and the column."""
+        assert isinstance(block, RowsBlock)
+        batch, positions = block.to_arrow(i, j), block.positions(i, j)
         try:
-            return super().records_of(block, i, j)
+            return list(map(Record, positions, batch.to_pylist()))
         except Exception as error:
-            assert isinstance(block, RowsBlock)
-            positions = [block.position(at) for at in range(i, j)]
-            raise unreadable_value(self._name, block.to_arrow(i, j), positions) or error from error
+            raise unreadable_value(self._name, batch, positions) or error from error
 
 
 class ParquetReader:
