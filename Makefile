@@ -124,7 +124,7 @@ sparks: ## each door, unit and contract tests on each of SPARKS, each in a venv 
 		-e '.[connect,http,kafka,parquet,postgres,redis,remote,sql,zstd]'
 	@touch $@
 
-semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
+semantics: $(FOR_TEST) ## does a test show each requirement, as docs/dev/semantics.md says?
 	@$(BIN)/python -m tests.semantics
 
 house: $(FOR_TEST) ## sizes of files, functions and constructors; who writes the fields of a bolt and a tuple
