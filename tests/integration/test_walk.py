@@ -37,7 +37,7 @@ def full(name: str) -> str:
 
 def test_a_run_passes_each_file_that_is_told(trace: Trace) -> None:
     for name in told() - NOT_CALLED.keys():
-        assert any(path.startswith(full(name)) for path in trace.files), name
+        assert any(path.startswith(full(name)) for path in trace.entered), name
 
 
 def test_each_file_that_tuples_and_acks_pass_is_told(trace: Trace) -> None:
