@@ -158,6 +158,7 @@ def _ranges(place: Path, fn: Callable[[Any], None]) -> None:
 
 def _flow_sink(_: Path, fn: Callable[[Any], None]) -> None:
     from pyspark.sql import Row
+
     from pyspark_flowctl import flow_sink
 
     flow_sink(fn, target="walk", rows_max=3)(iter([Row(id=n) for n in range(RECORDS)]))
@@ -166,6 +167,7 @@ def _flow_sink(_: Path, fn: Callable[[Any], None]) -> None:
 def _apply(place: Path, fn: Callable[[Any], None]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
     from flowctl_apply.parquet_apply import apply_parquet
 
     def double(batch: Any) -> Any:
@@ -174,12 +176,14 @@ def _apply(place: Path, fn: Callable[[Any], None]) -> None:
 
     schema = pa.schema([("id", pa.int64())])
     pq.write_table(pa.table({"id": range(DEAR)}), place / "in.parquet", row_group_size=20)
-    where = {"name": "walk", "out": place / "out", "bolts": BOLTS, "view": "off"}
-    apply_parquet(place / "in.parquet", double, schema=schema, **where)
+    apply_parquet(
+        place / "in.parquet", double, schema=schema, name="walk", out=place / "out", bolts=BOLTS,
+        view="off",
+    )  # fmt: skip
 
 
 # The walks beside that of a record by value, and of its ack.
-# With the time of a record: a batch of ranges takes .15 s, so there are many if a record takes long.
+# With the time of a record: a batch of ranges takes .15 s, so long records make many batches.
 DOORS: Final = {
     "a range": (_ranges, 0.05),
     "a row of flow_sink": (_flow_sink, 0.001),
