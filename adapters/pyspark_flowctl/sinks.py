@@ -51,7 +51,7 @@ from pyspark_flowctl.shipping import ship
 from pyspark_flowctl.sink_task import Origin, SinkTask, deliver
 from pyspark_flowctl.worker_python import check_active_python
 
-# --
+# -- Rows of a DataFrame, partition by partition ----------------------------------------------
 #
 # Run a function over the Rows of each partition, as ``foreachPartition`` does, and get texts
 # back.
