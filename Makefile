@@ -58,6 +58,10 @@ CONTROL_OTHERS := rtt_only aiad aiad_tuned fixed:2 fixed:16 aimd vegas gradient2
 CONTROL_SHIPPED := --policy just_full@401,402,403 --report docs/control-report.md
 CONTROL_REPORT = $(CONTROL_SHIPPED) $(CONTROL_OTHERS:%=--policy %/4) --seeds 401
 
+# What builds the site, in .venv-docs.
+DOCS_TOOLS := 'mkdocs-material>=9.7,<10' 'mkdocstrings[python]>=1,<2' ruff
+DOCS_ARGS ?= build
+
 # What builds and checks packages, in .venv-dist.  hatchling as pyproject.toml asks for it: building
 # without isolation fetches it once, and both builds have the same.
 DIST_TOOLS := build 'hatchling>=1.27' 'twine>=6.1' 'cyclonedx-bom>=7'
@@ -73,7 +77,8 @@ CONTROL_DIFFERS := echo "docs/control-report.md is not what the code gives. Run:
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: .pack-spark .install-others .get-mariadb .try-wheel help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist sbom clean
+# docs is a folder, too.
+.PHONY: docs .pack-spark .install-others .get-mariadb .try-wheel help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist sbom clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -128,7 +133,7 @@ sparks: ## each door, unit and contract tests on each of SPARKS, each in a venv 
 		-e '.[connect,http,kafka,parquet,postgres,redis,remote,sql,storm,zstd]' -e $(STORM)
 	@touch $@
 
-semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
+semantics: $(FOR_TEST) ## does a test show each requirement, as docs/dev/semantics.md says?
 	@$(BIN)/python -m tests.semantics
 
 house: $(FOR_TEST) ## sizes of files, functions and constructors; who writes the fields of a bolt and a tuple
@@ -224,6 +229,14 @@ dist: .venv-dist/.installed ## wheels and sdists in dist/: the same from each bu
 	@$(INTO_WITH_WHEEL) uninstall --quiet --yes flowctl-spark-lab flowctl-spark-storm
 
 # The version is dynamic, which cyclonedx-py does not follow.
+docs: .venv-docs/.installed ## the site, from docs/ and docstrings, with links checked: into site/ (DOCS_ARGS=serve shows it)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs $(DOCS_ARGS)
+
+.venv-docs/.installed: Makefile
+	@$(PYTHON) -m venv --clear .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check $(DOCS_TOOLS)
+	@touch $@
+
 sbom: dist ## build/*.cdx.json: what the base install brings, in CycloneDX's form
 	@$(MAKE) --no-print-directory .try-wheel
 	@mkdir -p build

@@ -53,7 +53,11 @@ def check_arguments(*names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T
                         f"is of type {type(given[name]).__name__}.",
                         remedy=f"Give {_said(kind)}.",
                     )
-            return fn(*args, **kwargs)
+            try:
+                return fn(*args, **kwargs)
+            except ConfigError as error:
+                # What is wrong stands in the caller's line; our own frames would only hide it.
+                raise error.with_traceback(None) from error.__cause__
 
         return checking
 

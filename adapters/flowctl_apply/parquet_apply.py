@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flowctl.arguments import check_arguments
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, FencedError, FlowctlError
-from flowctl.runtime.apply_options import ApplyOptions, checked_options
+from flowctl.runtime.apply_options import BOLTS, ApplyOptions, checked_options
 from flowctl.runtime.launch import view_of
 from flowctl_apply._job import Applied, Input, Job, Merge
 from flowctl_apply._noted import Noted
@@ -137,12 +137,13 @@ def _run_begun(
 
 def _made(options: ApplyOptions, process: RowWriter) -> Bolts:
     bolts = options["bolts"]
-    if isinstance(bolts, int):
-        from flowctl.bolts.local import LocalBolts
+    if callable(bolts):
+        return bolts(process)
+    from flowctl.bolts.local import LocalBolts
 
-        process.warm_up()  # its bolts are threads of this process
-        return LocalBolts(process, count=bolts, slots=options["slots"])
-    return bolts(process)
+    process.warm_up()  # its bolts are threads of this process
+    count = BOLTS if bolts == "auto" else bolts
+    return LocalBolts(process, count=count, slots=options["slots"])
 
 
 def _check_complete(job: Job, given: Input) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from flowctl.adapters import load_adapter
 from flowctl.arguments import check_arguments
 from flowctl.errors import ConfigError
-from flowctl.runtime.apply_options import ApplyOptions, checked_options
+from flowctl.runtime.apply_options import BOLTS, ApplyOptions, checked_options
 from pyspark_flowctl.column_types import check_readable
-from pyspark_flowctl.features import arrow_schema, struct_of
+from pyspark_flowctl.features import arrow_schema, is_connect, struct_of
 from pyspark_flowctl.frames import columns_checked, input_of
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ def apply(
 
 def _run(spark: SparkSession, job: Any, given: Any, options: ApplyOptions) -> Any:
     bolts = options["bolts"]
-
-    def make_bolts(process: Process) -> Bolts:
-        from pyspark_flowctl.bolts import SparkBolts
-
-        assert isinstance(bolts, int)
-        return SparkBolts(process, bolts, slots=options["slots"], spark=spark)
-
     run_job = load_adapter("flowctl_apply.parquet_apply", "parquet").run_job
-    if isinstance(bolts, int):
+    if not callable(bolts):
+        count = BOLTS if bolts == "auto" and is_connect(spark) else bolts
+
+        def make_bolts(process: Process) -> Bolts:
+            from pyspark_flowctl.bolts import SparkBolts
+
+            return SparkBolts(process, count, slots=options["slots"], spark=spark)
+
         options["bolts"] = make_bolts
     return run_job(job, given, options, merge=_merging(spark, job))
 
@@ -95,11 +95,13 @@ def _session_of(df: Any) -> SparkSession:
             "df", "there is no Spark session to read it with.", remedy="Start one before apply."
         )
     from pyspark_flowctl.session import jobs_of
+    from pyspark_flowctl.worker_python import check_worker_python
 
     if jobs_of(found).is_gone():
         raise ConfigError(
             "df", "its Spark session was stopped.", remedy="Make it again with the one that runs."
         )
+    check_worker_python(getattr(found, "sparkContext", None))  # before a row is copied
     session: SparkSession = found
     return session
 

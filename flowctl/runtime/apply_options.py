@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Final, Literal, TypedDict, cast
 
 from flowctl.bolts.limits import check_count
 from flowctl.config import GivenSettings, settings_of
@@ -12,11 +12,15 @@ from flowctl.ports import Bolts, CheckpointStore, DeadLetter, Process
 from flowctl.runtime.launch import ViewChoice, view_of
 from flowctl.runtime.parts import check_dead_letter, store_of
 
+# Where nobody says how many slots there are.  Most functions wait for a service: more than cores.
+BOLTS: Final = 12
+
 
 class ApplyOptions(TypedDict, total=False):
     """How a job runs; none of it changes its result.
 
-    ``bolts``: how many (12), or what makes bolts of a process; ``slots``: how many batches one does
+    ``bolts``: how many, or what makes bolts of a process ("auto": one for each slot that Spark
+    has; 12 without Spark, or on Connect, which doesn't say); ``slots``: how many batches one does
     at once (1).  A call of ``fn`` that takes longer than ``call_timeout_s`` is a failure of its
     rows (None: it may take as long as it likes).  ``checkpoint`` as for
     :class:`flowctl.FlowControlSpout`: a killed run goes on without one too.  ``dead_letter``
@@ -26,7 +30,7 @@ class ApplyOptions(TypedDict, total=False):
     commit at the end; needs deltalake on the driver (None: not a table).  ``view`` shows progress.
     """
 
-    bolts: int | Callable[[Process], Bolts]
+    bolts: int | Literal["auto"] | Callable[[Process], Bolts]
     slots: int
     call_timeout_s: float | None
     checkpoint: CheckpointStore | str | None
@@ -48,9 +52,9 @@ def checked_options(given: Mapping[str, Any]) -> ApplyOptions:
             unknown[0], "is not a parameter.", remedy=f"There are also: {', '.join(known)}."
         )
     made = {
-        "bolts": 12, "slots": 1, "dead_letter": None, "files": None, "mode": None, **given,
+        "bolts": "auto", "slots": 1, "dead_letter": None, "files": None, "mode": None, **given,
     }  # fmt: skip
-    if not callable(made["bolts"]):
+    if made["bolts"] != "auto" and not callable(made["bolts"]):
         check_count("bolts", made["bolts"])
     check_count("slots", made["slots"])
     if made["files"] is not None:

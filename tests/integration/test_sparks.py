@@ -136,7 +136,7 @@ def test_rows_in_rows_out(spark: SparkSession, df: DataFrame, tmp_path: Path) ->
     for number, given in enumerate((df, spark.read.parquet(str(tmp_path / "in")))):
         made = apply(
             given, score, schema="id long, label string", name=f"a{number}", out=tmp_path / "out",
-            files=1, bolts=3,
+            files=1,
         )  # fmt: skip
 
         assert sorted(made.collect()) == [(n, f"{n}!") for n in range(ROWS)]

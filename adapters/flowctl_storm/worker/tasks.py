@@ -125,7 +125,7 @@ class StageCode:
     """A stage's code as it travels; :meth:`for_connection` makes what a bolt calls.
 
     ``isolates``: a :class:`Batched` function that raised is called again with parts of the tuple,
-    until it is known which inputs it can't take (``topology/worker/tasks.py``).
+    until it is known which inputs it can't take (``worker/tasks.py``).
     Pickled by Spark's own cloudpickle, so code and hooks may be a job file's own.
     """
 
