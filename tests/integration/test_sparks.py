@@ -22,9 +22,9 @@ from pyspark import __version__ as version
 from flowctl import FlowControlSpout
 from flowctl.errors import ConfigError, UnrunnableError
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Topology
 from flowctl_files import TextLines, TextRanges
-from pyspark_flowctl import SparkBolts, SparkStages, apply, flow_batch, flow_sink
+from flowctl_storm import SparkStages, Topology
+from pyspark_flowctl import SparkBolts, apply, flow_batch, flow_sink
 from tests import sink_jobs
 from tests.sparks import has
 

@@ -144,7 +144,8 @@ def test_every_decision_is_in_the_index() -> None:
 
 def test_paths_in_the_architecture_exist() -> None:
     text = text_of("docs/architecture.md")
-    roots = (ROOT, ROOT / "flowctl", ROOT / "adapters" / "pyspark_flowctl")
+    adapters = ROOT / "adapters"
+    roots = (ROOT, ROOT / "flowctl", adapters, adapters / "pyspark_flowctl")
     for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text):
         assert any((root / name).exists() for root in roots), name
 
