@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     from flowctl.runtime.iterables import Records
     from flowctl.runtime.launch import Interrupted
     from flowctl.runtime.manual import ManualSpout
-    from flowctl.topology.topology import Topology
 
 __version__ = "0.1.0"
 
@@ -155,7 +154,6 @@ __all__ = [
     "TargetDownError",
     "TimeoutSettings",
     "TooManyLostError",
-    "Topology",
     "TupleSettings",
     "UnknownNameError",
     "UnrunnableError",
@@ -222,7 +220,6 @@ _HOMES = {
     "flowctl.runtime.launch": ("Interrupted",),
     "flowctl.runtime.manual": ("ManualSpout",),
     "flowctl.runtime.flow_control_spout": ("FlowControlSpout",),
-    "flowctl.topology.topology": ("Topology",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -23,11 +23,13 @@ from tests import imports
 
 ROOT = Path(__file__).parents[1]
 CODE: Final = ("flowctl", "adapters")
+LAB: Final = "adapters/flowctl_lab/"  # has a wheel of its own, and no job imports it
 ALSO_IN_FILES: Final = (*CODE, "tests", ".ci")  # files of tests are read as much
 
 PARAMETERS_MAX: Final = 6  # what a reader still keeps apart; then it is time for a value object
 FUNCTION_LINES_MAX: Final = 50  # a screen
 FILE_LINES_MAX: Final = 600  # a thing with a name may be long; two things in a file are two files
+PRODUCT_FILES_MAX: Final = 365  # without the lab
 # A reader follows a call through so many files at most.
 CHAIN_MAX: Final = 24
 # A file that only one other imports is a part of that one, unless it has a name of its own; of the
@@ -470,6 +472,17 @@ def modules(sources: Iterable[Source]) -> list[imports.Module]:
     return [imports.module(source.path, source.tree) for source in sources]
 
 
+def product() -> list[Source]:
+    """What jobs are made of: all of :data:`CODE` but the lab."""
+    return [source for source in read() if not source.path.startswith(LAB)]
+
+
+def too_many(sources: Sequence[Source]) -> Iterator[Breach]:
+    """That the product has more than :data:`PRODUCT_FILES_MAX` files."""
+    if len(sources) > PRODUCT_FILES_MAX:
+        yield Breach("flowctl", 1, f"{len(sources)} files, {PRODUCT_FILES_MAX} at most")
+
+
 def scattered(sources: Iterable[Source]) -> Iterator[Breach]:
     """A chain of imports that is too long, and rooms with too many files that one other needs."""
     made = modules(sources)
@@ -499,7 +512,8 @@ def breaches() -> list[Breach]:
         *stray_tables(sources),
         *stray_retries(sources),
         *copied_numbers(sources),
-        *scattered(sources),
+        *scattered(product()),
+        *too_many(product()),
     ]
 
 
@@ -528,14 +542,15 @@ def figures() -> list[str]:
 
 def structure() -> list[str]:
     """How the files hang together, in lines of text."""
-    made, tests = modules(read()), modules(read(("tests",)))
+    made, tests = modules(product()), modules(read(("tests",)))
     at_start = imports.graph(made, at_start=True)
     ever = imports.graph(made, at_start=False)
     rooms = {"all": "", **{name.rpartition(".")[2]: name for name in imports.ROOMS_TOLD}}
     once = {name: _share(imports.imported_once(ever, room)) for name, room in rooms.items()}
     outside = [len(list(imports.private_access(each, made))) for each in (made, tests)]
     return [
-        f"files: {len(made)}; the longest chain of imports: {len(imports.longest_chain(at_start))}",
+        f"files: {len(made)}, and {len(read()) - len(made)} of the lab"
+        f"; the longest chain of imports: {len(imports.longest_chain(at_start))}",
         "files that one other imports: "
         + ", ".join(f"{name} {share}" for name, share in once.items()),
         f"names of files in several rooms: {len(imports.shared_names(made))}",

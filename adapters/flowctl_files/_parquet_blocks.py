@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Fields, Record
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
-from flowctl_files._layouts import Layout
+from flowctl_files._layouts import Layout, with_column
 from flowctl_files._stores import lasting
 
 # -- Which columns of a Parquet file are wanted, which it must have, and may not have ----------
@@ -222,9 +222,9 @@ class RowsReader:
         positions: Sequence[int] = range(first, stop)
         if self._columns.filter is not None:
             numbers = self._arrow.array(positions, self._arrow.int64())
-            kept = self._filtered(batch.append_column(_ROW, numbers))
+            kept = self._filtered(with_column(batch, _ROW, numbers))
             positions = kept.column(_ROW).to_pylist()
-            batch = kept.drop_columns([_ROW])
+            batch = kept.select(batch.schema.names)
         return RowsBlock(self._selected(batch), positions, stop)
 
     def _filtered(self, batch: Any) -> Any:

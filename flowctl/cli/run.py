@@ -215,9 +215,7 @@ def _change_bolts(spout: RunnableJob, master: str | None, count: int | None) -> 
             )
         spout.bolts.master = master
     if count is not None:
-        from flowctl.topology import TopologyJob
-
-        if isinstance(spout, TopologyJob):
+        if not spout.has_one_count:
             raise ConfigError(
                 "--bolts",
                 "the stages of a topology have a count each.",

@@ -47,6 +47,8 @@ class RunnableJob(ABC):
     checkpoint: CheckpointStore
     settings: Settings
     dead_letter: DeadLetter | None
+    #: False: its bolts are several kinds with a count each, so there is no ``--bolts``.
+    has_one_count: bool = True
 
     def __repr__(self) -> str:
         return repr_of(self, self.producer, self.bolts, self.checkpoint)

@@ -250,9 +250,11 @@ class Run:
         core = self.control.core
         if not core.counters.tuples_emitted:
             return "starting"  # also where the input is read to its end before Spark has started
-        # What is read by reference is not at its end when all of it is listed, or at bolts.
-        is_read = self.control.reader_done.is_set() and not isinstance(core, MeasuringCore)
-        return "draining" if is_read else "running"
+        # What is read by reference is not at its end when all of it is listed, or at bolts; nor is
+        # what was read and waits here.
+        if isinstance(core, MeasuringCore) or core.intake.buffer.records:
+            return "running"
+        return "draining" if self.control.reader_done.is_set() else "running"
 
     def _finish(self, meter: Meter, error: BaseException | None) -> BaseException | None:
         """Wait for what is in flight, save, stop everything; return what ended the run.

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from flowctl import Batch, FlowControlSpout
-from flowctl.cli.demo import journal
 from flowctl_files import TextLines
+from flowctl_lab.demo import journal
 from flowctl_sql import SqlSink
 from pyspark_flowctl import SparkBolts
 

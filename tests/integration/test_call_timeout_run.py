@@ -18,9 +18,9 @@ from flowctl.core.events import BoltRemoved
 from flowctl.errors import CallTooLongError, ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages
 from flowctl_files import FileDeadLetter, TextRanges
 from flowctl_sql import SqlSink
+from flowctl_storm import Collector, Input, LocalStages
 from tests.topology_driver import Numbers, Topology
 
 # Far longer than a call here takes, and not much longer than a heartbeat.

@@ -21,8 +21,8 @@ from flowctl.config import Settings
 from flowctl.ports import SourceChunk
 from flowctl.runtime.manual import ManualSpout
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology
 from flowctl_files import FileDeadLetter
+from flowctl_storm import Collector, Input, LocalStages, Topology
 from tests.cli_parts import flowctl_here
 from tests.runtime_parts import ListProducer, Witness
 

@@ -11,7 +11,7 @@ from flowctl.config import Settings
 from flowctl.core.records import Checkpoint, Record
 from flowctl.ports import SourceChunk
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology
+from flowctl_storm import Collector, Input, LocalStages, Topology
 from tests.runtime_parts import Witness
 
 VALUE = b"x" * (1 << 20)

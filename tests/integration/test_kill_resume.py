@@ -12,8 +12,8 @@ import pytest
 from fault_parts import Driver, Job, count_rows, until
 
 from flowctl import CheckpointStore, FileCheckpointStore
-from flowctl.cli.demo import journal
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED
+from flowctl_lab.demo import journal
 from flowctl_redis import RedisCheckpointStore
 from flowctl_redis.embedded import EmbeddedServer
 

@@ -20,7 +20,7 @@ from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED
 LINES = 3_000
 JOB = """
 import os, time
-from flowctl.topology import Topology
+from flowctl_storm import Topology
 from flowctl_files import TextLines
 
 PLACE = os.path.dirname(os.path.abspath(__file__))
@@ -35,9 +35,9 @@ def store(row, out):
 
 def stages():
     if ON_SPARK:
-        from pyspark_flowctl import SparkStages
+        from flowctl_storm import SparkStages
         return SparkStages()
-    from flowctl.topology import LocalStages
+    from flowctl_storm import LocalStages
     return LocalStages()
 
 topology = Topology("visits")

@@ -17,7 +17,8 @@ from flowctl.config import Settings
 from flowctl.core.events import TupleDeadLettered, TupleDropped
 from flowctl.errors import ProcessError
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import (
+from flowctl_files import JsonLinesDeadLetter, TextLines
+from flowctl_storm import (
     Collector,
     Input,
     LocalStages,
@@ -25,7 +26,6 @@ from flowctl.topology import (
     Topology,
     TopologyReport,
 )
-from flowctl_files import JsonLinesDeadLetter, TextLines
 from tests.listener_parts import Letters, Log
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers

@@ -14,8 +14,8 @@ from flowctl.config import Settings
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, ProcessError
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
 from flowctl_files import TextLines
+from flowctl_storm import Collector, Input, LocalStages, Topology, TopologyReport
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers, topology
 

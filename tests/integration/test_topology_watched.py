@@ -17,8 +17,8 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import ProcessError
 from flowctl.instrumentation.hooks import TaskHook
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
-from flowctl.topology.hub.roots import RootEnd
+from flowctl_storm import Collector, Input, LocalStages, Topology, TopologyReport
+from flowctl_storm.hub.roots import RootEnd
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers, passing
 from tests.watch_parts import CountingHook, Totals, three_stages

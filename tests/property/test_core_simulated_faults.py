@@ -18,12 +18,12 @@ from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.messages import Emission
 from flowctl.core.settings import PolicyName
 from flowctl.core.state import Liveness
-from flowctl.simulation.engine import Simulation
-from flowctl.simulation.network import Sending
-from flowctl.simulation.policies import settings_of
-from flowctl.simulation.scenario import Bursts, Death, Freeze, Loss, Scenario, Sink, Slow
-from flowctl.simulation.simulated_spout import SimSpout
 from flowctl.testing.invariants import check
+from flowctl_lab.simulation.engine import Simulation
+from flowctl_lab.simulation.network import Sending
+from flowctl_lab.simulation.policies import settings_of
+from flowctl_lab.simulation.scenario import Bursts, Death, Freeze, Loss, Scenario, Sink, Slow
+from flowctl_lab.simulation.simulated_spout import SimSpout
 
 pytestmark = pytest.mark.on_change()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowctl.core.events import PartitionTakenAway
 from flowctl.core.records import PartitionCheckpoint, Position, Record
-from flowctl.topology import Collector, Input
+from flowctl_storm import Collector, Input
 from tests.topology_driver import Hub, passing, topology
 
 pytestmark = pytest.mark.on_change("topology")

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.engine import Outcome, simulate
-from flowctl.simulation.policies import settings_of
-from flowctl.simulation.scenario import Death
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.engine import Outcome, simulate
+from flowctl_lab.simulation.policies import settings_of
+from flowctl_lab.simulation.scenario import Death
 from tests.simulation.simulation_runs import run, said
 
 # They are about other rules; the control report holds what the product's own does.

@@ -23,14 +23,20 @@ from flowctl.core.sizing import FIXED_SHARE
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "deploy/README.md", "docs/README.md"),
-    *("docs/architecture.md", "docs/demo.md", "docs/glossary.md", "docs/guarantees.md"),
+    *("docs/architecture.md", "docs/demo.md", "docs/dev/glossary.md", "docs/guarantees.md"),
     *("docs/settings.md", "docs/adr/README.md", "docs/control.md", "docs/adr/0009-control-law.md"),
-    *("docs/semantics.md", "docs/topologies.md", "docs/process.md", "docs/dead-letters.md"),
+    *("docs/dev/semantics.md", "docs/topologies.md", "docs/process.md", "docs/dead-letters.md"),
     "docs/pacing.md",
     *("docs/testing.md", "docs/versions.md", "docs/ranges.md", "SECURITY.md"),
     *("docs/spark-writes.md", "docs/streaming.md"),
     *("deploy/platforms.md", "docs/security.md"),
-    *("docs/apply.md", "docs/dev/releasing.md"),
+    *(
+        "docs/apply.md",
+        "docs/comparison.md",
+        "docs/options.md",
+        "docs/dev/releasing.md",
+        "docs/dev/control-law-cases.md",
+    ),
 ]
 README_LINES_MAX = 200
 JOB_LINES_MAX = 12  # "a job of your own takes twelve lines"; empty lines don't count
@@ -138,7 +144,8 @@ def test_every_decision_is_in_the_index() -> None:
 
 def test_paths_in_the_architecture_exist() -> None:
     text = text_of("docs/architecture.md")
-    roots = (ROOT, ROOT / "flowctl", ROOT / "adapters" / "pyspark_flowctl")
+    adapters = ROOT / "adapters"
+    roots = (ROOT, ROOT / "flowctl", adapters, adapters / "pyspark_flowctl")
     for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text):
         assert any((root / name).exists() for root in roots), name
 
@@ -159,7 +166,7 @@ def test_the_share_of_a_tuples_fixed_cost_is_that_of_the_code() -> None:
 
 
 def test_the_glossary_defines_each_term_once() -> None:
-    terms = [cells[0] for cells in table_rows("docs/glossary.md")]
+    terms = [cells[0] for cells in table_rows("docs/dev/glossary.md")]
     assert not {term for term in terms if terms.count(term) > 1}
 
 
@@ -169,7 +176,7 @@ def test_names_in_the_glossary_are_in_the_code() -> None:
         for root in ("flowctl", "adapters")
         for path in (ROOT / root).rglob("*.py")
     )
-    for cells in table_rows("docs/glossary.md"):
+    for cells in table_rows("docs/dev/glossary.md"):
         for quoted in re.findall(r"`([^`]+)`", cells[1]):
             for name in re.findall(r"[A-Za-z_]+", quoted.replace("=…", "")):
                 assert re.search(rf"\b{name}\b", code), f"{cells[0]}: {name}"

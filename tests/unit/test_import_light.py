@@ -51,6 +51,7 @@ def test_spark_may_import_ours_on_every_lookup_of_a_source() -> None:
         "flowctl.wire.frames",
         "flowctl_files",
         "flowctl_sql",
+        "flowctl_storm.worker.tasks",
         "pyspark_flowctl.task",
     ],
 )

@@ -102,9 +102,11 @@ def without(module: str, statement: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["SparkBolts", "SparkStages"])
-def test_pyspark(name: str) -> None:
-    done = without("pyspark", f"from pyspark_flowctl import {name}")
+@pytest.mark.parametrize(
+    ("package", "name"), [("pyspark_flowctl", "SparkBolts"), ("flowctl_storm", "SparkStages")]
+)
+def test_pyspark(package: str, name: str) -> None:
+    done = without("pyspark", f"from {package} import {name}")
     assert (
         f"{name}: pyspark is not installed. Run: pip install 'flowctl-spark[spark]'" in done.stderr
     )
@@ -166,6 +168,14 @@ def test_an_adapter_whose_package_is_missing(hide: Hide) -> None:
     with pytest.raises(ConfigError, match="flowctl_redis: the module flowctl_redis is") as caught:
         load_adapter("flowctl_redis", "redis")
     assert_names(caught, "redis")
+
+
+@pytest.mark.parametrize("command", ["demo", "simulate"])
+def test_what_the_lab_brings(command: str, hide: Hide, capsys: pytest.CaptureFixture[str]) -> None:
+    hide("flowctl_lab")
+    assert main([command, "--help"]) == 2
+    assert "pip install 'flowctl-spark[lab]'" in capsys.readouterr().err
+    assert main(["--help"]) == 0 and command in capsys.readouterr().out
 
 
 def test_the_command_ends_with_usage(hide: Hide, capsys: pytest.CaptureFixture[str]) -> None:

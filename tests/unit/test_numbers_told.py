@@ -52,8 +52,8 @@ from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter
 from flowctl.testing.clock import ManualClock
-from flowctl.topology import Collector, Input, Topology
-from flowctl.topology.local_stages import LocalStages
+from flowctl_storm import Collector, Input, Topology
+from flowctl_storm.local_stages import LocalStages
 from tests.core_driver import Driver
 from tests.listener_parts import Letters
 from tests.range_driver import split_scene

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowctl.errors import ConfigError, InternalError
-from flowctl.simulation import policies
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.loop import EventLoop
-from flowctl.simulation.machine import Machine
-from flowctl.simulation.measure import Use, jain, quantile
-from flowctl.simulation.network import Channel, Sending
-from flowctl.simulation.oracle import Oracle, best_cap
-from flowctl.simulation.profile import Profile, Spells
-from flowctl.simulation.scenario import Death, Scenario, Sink, Slow
-from flowctl.simulation.sink import SharedSink
-from flowctl.simulation.workload import Workload
+from flowctl_lab.simulation import policies
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.loop import EventLoop
+from flowctl_lab.simulation.machine import Machine
+from flowctl_lab.simulation.measure import Use, jain, quantile
+from flowctl_lab.simulation.network import Channel, Sending
+from flowctl_lab.simulation.oracle import Oracle, best_cap
+from flowctl_lab.simulation.profile import Profile, Spells
+from flowctl_lab.simulation.scenario import Death, Scenario, Sink, Slow
+from flowctl_lab.simulation.sink import SharedSink
+from flowctl_lab.simulation.workload import Workload
 
 STEPS = st.lists(
     st.tuples(st.floats(0.01, 3.0), st.sampled_from([0.0, 0.2, 1.0, 2.0])), min_size=1, max_size=6

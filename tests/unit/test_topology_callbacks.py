@@ -12,8 +12,8 @@ from flowctl.core.trees.settlement import ReportedError, Watched
 from flowctl.instrumentation.hooks import Hooks, TaskHook
 from flowctl.instrumentation.task_metrics import Point, TaskInfo
 from flowctl.testing.clock import ManualClock
-from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, Told, telling_slow
-from flowctl.topology.hub.news import RootEnd
+from flowctl_storm.callbacks import CallbackThread, SpoutCallbacks, Told, telling_slow
+from flowctl_storm.hub.news import RootEnd
 from tests.loop_parts import Log
 from tests.topology_driver import Hub, nothing, topology
 

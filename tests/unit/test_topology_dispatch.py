@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.topology import Collector, Input
+from flowctl_storm import Collector, Input
 from tests.topology_driver import Hub, nothing, topology
 
 pytestmark = pytest.mark.req("S49")

@@ -9,8 +9,8 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.core.messages import Heartbeat
 from flowctl.core.records import Record, Span
-from flowctl.topology import Input
-from flowctl.topology.worker.inputs import Collector, ManualCollector
+from flowctl_storm import Input
+from flowctl_storm.worker.inputs import Collector, ManualCollector
 from tests.topology_driver import Hub, nothing, passing, topology
 
 TICKS = 4  # until a tree expires

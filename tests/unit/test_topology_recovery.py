@@ -8,8 +8,8 @@ import pytest
 
 from flowctl.core.events import TupleDropped
 from flowctl.core.records import AckOutcome
-from flowctl.topology import Batched, Collector, Input
-from flowctl.topology.callbacks import SpoutCallbacks
+from flowctl_storm import Batched, Collector, Input
+from flowctl_storm.callbacks import SpoutCallbacks
 from tests.collecting_parts import Pairs
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 

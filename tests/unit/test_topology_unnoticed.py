@@ -8,7 +8,7 @@ import pytest
 
 from flowctl.core.events import TupleHedged
 from flowctl.core.trees.anchors import Anchored, PendingAcks
-from flowctl.topology import Collector, Input, ManualCollector
+from flowctl_storm import Collector, Input, ManualCollector
 from tests.topology_driver import Hub, Sink, nothing, topology
 
 NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}

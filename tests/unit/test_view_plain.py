@@ -22,7 +22,7 @@ from flowctl.instrumentation.snapshot import BoltView, DearCall, Report, Snapsho
 from flowctl.instrumentation.views import make_view, suits_live
 from flowctl.logs import StdlibLogger
 from flowctl.runtime.faults import target_down_error
-from flowctl.topology.figures import TaskErrors, TopologyReport, TreeFigures
+from flowctl_storm.figures import TaskErrors, TopologyReport, TreeFigures
 
 BOLT = BoltView(
     name="b1", state=ev.BoltState.NORMAL, up=True, window=4, in_flight=3,

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 from flowctl import Batch, FlowControlSpout, LocalBolts
-from flowctl.cli.demo import journal
 from flowctl.core.records import Checkpoint
 from flowctl.ports import Bolts, Process
 from flowctl_files import TextLines
+from flowctl_lab.demo import journal
 from flowctl_sql import SqlSink
 
 PLACE = Path(os.environ["PLACE"])
