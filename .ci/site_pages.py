@@ -34,7 +34,6 @@ _PACKAGES = {
     "flowctl_redis": "adapters/flowctl_redis",
     "flowctl_sql": "adapters/flowctl_sql",
     "flowctl_storm": "adapters/flowctl_storm",
-    "flowctl_storm": "adapters/flowctl_storm",
 }
 
 
