@@ -328,6 +328,17 @@ class Failures:
         if not self.retries.discard(flow_tuple):
             self._book.take_back(flow_tuple, now_s)
 
+    def reclaim(self, flow_tuple: FlowTuple, now_s: float) -> bool:
+        """An expired sending failed after all: take the tuple from wherever it is, to count that.
+
+        False: it has ended already, or another's outcome decides about it.
+        """
+        if flow_tuple.is_given_up or self.retries.is_parked(flow_tuple):
+            return False
+        if not self.retries.discard(flow_tuple):
+            self._book.take_back(flow_tuple, now_s)
+        return True
+
     # -- time passes ---------------------------------------------------------------------
 
     def next_s(self) -> float | None:
