@@ -190,9 +190,8 @@ class RedisCheckpointStore:
         if stored is None:
             self._refuse_unknown(job, partition)
         _check_shape(position, stored.position)
-        value = PartitionCheckpoint(position=position)
-        if position == stored.position:
-            value = PartitionCheckpoint(position=position, records=stored.records)
+        records = stored.records if position == stored.position else 0
+        value = PartitionCheckpoint(position, records, given_up=stored.given_up)
         arguments = [
             schema.partition_field(partition),
             schema.encode_partition(partition, value),

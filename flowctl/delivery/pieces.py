@@ -121,10 +121,14 @@ class Pieces:
             self._target.proven_at_s = now_s
             self._isolation.on_done(piece, now_s)
         else:
-            self.given_up = latest(self.given_up, piece.cut.records[-1].position)
+            self.note_given_up(piece.cut.records[-1])
         del self._book.pending[piece.tuple_id]
         if is_done and not self._book.pending:
             self._first_failed_s.clear()
+
+    def note_given_up(self, record: Record) -> None:
+        """The target does not have ``record``, and gets it no more."""
+        self.given_up = latest(self.given_up, record.position)
 
     def fault(
         self,

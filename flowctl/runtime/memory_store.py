@@ -90,7 +90,9 @@ class MemoryCheckpointStore:
                     remedy="Give a position at or below it.",
                 )
             kept_records = before.records if position == before.position else 0
-            stored.partitions[partition] = PartitionCheckpoint(position, kept_records)
+            stored.partitions[partition] = PartitionCheckpoint(
+                position, kept_records, given_up=before.given_up
+            )
             stored.epoch += 1
 
     def clear(self, job: str) -> bool:

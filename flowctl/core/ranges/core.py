@@ -239,7 +239,8 @@ class RangeCore(ByReference):
         start, stop = cut.pieces[0]
         return RangeEmission(
             emission.tuple_id, emission.bolt, emission.attempt, emission.partition,
-            (), emission.acked_through, 0, start, stop, cut.identity, self.tells_saved,
+            (), emission.acked_through, 0, emission.given_up, start, stop, cut.identity,
+            self.tells_saved,
         )  # fmt: skip
 
     # -- bolts answer --------------------------------------------------------------------
