@@ -85,10 +85,6 @@ class Pieces:
         self._before: Position | None = None  # of the row before the oldest that is not settled
         self.given_up: Position | None = None  # of the last row that the target does not have
 
-    def __len__(self) -> int:
-        """How many pieces are not settled."""
-        return len(self._book.pending)
-
     @property
     def waiting(self) -> int:
         """How many pieces go again, now or later."""
