@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         MetricsSettings,
         Settings,
         StartSettings,
-        WaitSettings,
     )
     from flowctl.core.messages import Emission
     from flowctl.core.ranges.extent import Extent
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
         RetrySettings,
         TimeoutSettings,
         TupleSettings,
-        WindowSettings,
     )
     from flowctl.errors import (
         AuthenticationError,
@@ -158,8 +156,6 @@ __all__ = [
     "UnknownNameError",
     "UnrunnableError",
     "View",
-    "WaitSettings",
-    "WindowSettings",
     "WireError",
     "__version__",
     "paced",
@@ -176,7 +172,6 @@ _HOMES = {
         "MetricsSettings",
         "Settings",
         "StartSettings",
-        "WaitSettings",
     ),
     "flowctl.core.messages": ("Emission",),
     "flowctl.core.records": (
@@ -196,7 +191,6 @@ _HOMES = {
         "RetrySettings",
         "TimeoutSettings",
         "TupleSettings",
-        "WindowSettings",
     ),
     "flowctl.instrumentation.snapshot": ("BoltView", "Report", "Snapshot", "View"),
     "flowctl.pacing.api": ("paced",),

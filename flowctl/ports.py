@@ -339,7 +339,6 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     job: str
     certificate_pem: str | None = None
-    frame_bytes_max: int = 256 << 20
     heartbeat_s: float = 0.25
     wait: WaitSettings = WaitSettings()
     reader: RangeReader | None = None

@@ -27,6 +27,7 @@ settings.load_profile(
 
 
 _numbers = itertools.count()  # of tests
+IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 ID_CHARS_MAX = 200  # what one still reads of a test's name
 
 
@@ -96,6 +97,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         group = _group(item)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+        if IS_THOROUGH:  # stopped while it draws, Hypothesis says "flaky data generation"
+            item.add_marker(pytest.mark.timeout(0))
         on_change = item.get_closest_marker("on_change") is not None
         if is_long:
             is_kept = on_change or item.get_closest_marker("long") is not None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("job")
 @click.option("--redis", "redis_url", metavar="URL", help="Keep the checkpoint in this Redis.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
-              help="Replace a setting, e.g. window.policy=fixed; may be repeated.")  # fmt: skip
+              help="Replace a setting, e.g. tuple.records_max=500; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
               help="Write a JSON report of how the run ended, even if it fails.")  # fmt: skip
 @click.option("--dead-letters", "dead_letters", metavar="DIR",
@@ -165,7 +165,9 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise ConfigError(
-                "--set", f"{pair!r} is not NAME=VALUE.", remedy="Example: --set window.policy=fixed"
+                "--set",
+                f"{pair!r} is not NAME=VALUE.",
+                remedy="Example: --set tuple.records_max=500",
             )
         found[name.strip()] = value.strip()
     return found

@@ -76,7 +76,7 @@ def set_back(
     if _sort_key(position) > _sort_key(before.position):
         raise ahead(position, before.position)
     kept_records = before.records if position == before.position else 0
-    return PartitionCheckpoint(position, kept_records)
+    return PartitionCheckpoint(position, kept_records, given_up=before.given_up)
 
 
 # -- Refusals ----------------------------------------------------------------------------------

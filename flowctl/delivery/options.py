@@ -102,7 +102,7 @@ def _store(_: str, given: Any) -> Any:
     from flowctl.runtime.memory_store import MemoryCheckpointStore
     from flowctl.runtime.parts import store_of
 
-    # Without one: `apply` has a manifest beside its results, so nothing else need survive.
+    # The manifest beside the results is the checkpoint, so nothing else need survive.
     return store_of(given) if given else MemoryCheckpointStore()
 
 

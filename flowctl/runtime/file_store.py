@@ -4,7 +4,7 @@ A file of a directory has a line for people and a body of msgpack::
 
     flowctl checkpoint 1 9f1c03aa 1042\\n     version, checksum of all behind it, revision
     [job, epoch, saved_at_unix_ms]          epoch: generation of ownership, only rises
-    [[partition, position, records, acked, end, mark], ...]
+    [[partition, position, records, acked, end, mark, given_up], ...]
 
 ``revision`` rises with every write.  A driver that finds the line that it wrote last knows that the
 rest is unchanged too, and reads no further.
@@ -64,6 +64,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     acked: tuple[AckedRange, ...]
     end: Position | None
     mark: Position | None
+    given_up: Position | None
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -286,7 +287,15 @@ def _raw(name: str) -> bytes:
 
 
 def _row(name: str, state: PartitionCheckpoint) -> bytes:
-    row = _Row(_raw(name), state.position, state.records, state.acked, state.end, state.mark)
+    row = _Row(
+        _raw(name),
+        state.position,
+        state.records,
+        state.acked,
+        state.end,
+        state.mark,
+        state.given_up,
+    )
     try:
         return _encode(row)
     except (OverflowError, TypeError, UnicodeEncodeError) as error:
@@ -322,7 +331,7 @@ def _decoded(path: str, job: str, raw: bytes) -> tuple[bytes, StoredJob]:
         _corrupt(path, job, f"it does not decode ({error})")
     partitions = {
         row.partition.decode("utf-8", "surrogateescape"): PartitionCheckpoint(
-            row.position, row.records, row.acked, row.end, row.mark
+            row.position, row.records, row.acked, row.end, row.mark, row.given_up
         )
         for row in rows
     }

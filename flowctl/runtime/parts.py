@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from flowctl import disk
 from flowctl.adapters import load_adapter
 from flowctl.config import Settings, settings_of
+from flowctl.core.window import POLICIES
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import refuse_async
 from flowctl.instrumentation.text import REDIS_URL_VARIABLE
@@ -79,6 +80,13 @@ def check_parts(job: RunnableJob) -> None:
     job.checkpoint = store_of(job.checkpoint)
     check_dead_letter(job.dead_letter)
     job.settings = settings_of(job.settings)
+    load_policy(job.settings)
+
+
+def load_policy(settings: Settings) -> None:
+    """Load the window policy where it is the lab's; :class:`ConfigError` if that is not there."""
+    if settings.window.policy not in POLICIES:
+        load_adapter("flowctl_lab.baselines", "lab")
 
 
 def check_dead_letter(given: DeadLetter | None) -> None:

@@ -244,13 +244,13 @@ def test_the_error_that_ends_a_run_is_printed_once(place: Path) -> None:
     [
         (["nothing.py"], "no file nothing.py"),
         (["job.py:spoot"], "There is: job.py:spout."),
-        (["job.py", "--set", "window.policy=magic"], "window.policy"),
+        (["job.py", "--set", "lab.window.policy=magic"], "lab.window.policy"),
         (["job.py", "--set", "window.polcy=fixed"], "no such setting"),
         (["job.py", "--report", "no/such/dir/r.json"], "--report"),
         (["job.py", "--report", "."], ". is a directory"),
         (["job.py", "--report", "/proc/version"], "--report: /proc/version can't be written"),
-        (["job.py", "--set", "window.polcy=fixed"], "Did you mean window.policy?"),
-        (["job.py", "--set", "window.policy=magic"], "just_full"),
+        (["job.py", "--set", "window.polcy=fixed"], "Did you mean lab.window.policy?"),
+        (["job.py", "--set", "lab.window.policy=magic"], "just_full"),
         (["job.py", "--set", "checkpoint.interval_s=inf"], "above 0 and at most 3600"),
         (["job.py", "--set", "checkpoint.interval_s=1e10"], "above 0 and at most 3600"),
         (["job.py", "--redis", "host:6379"], "redis://[user:password@]host"),
@@ -277,7 +277,7 @@ def test_redis_away_is_1_and_names_no_password(place: Path) -> None:
 
 
 def test_settings_and_bolts_are_replaced(place: Path) -> None:
-    done = flowctl(place, "run", "job.py", "--bolts", "2", "--set", "window.policy=fixed")
+    done = flowctl(place, "run", "job.py", "--bolts", "2", "--set", "lab.window.policy=fixed")
     assert done.returncode == 0, done.stderr
     assert "2 bolts" in done.stderr and "fixed" in done.stderr
 

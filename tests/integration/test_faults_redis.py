@@ -187,7 +187,7 @@ def test_ctrl_c_while_it_is_away_waits_for_it(tmp_path: Path, valkey: Valkey) ->
 def test_taken_away_for_good_intake_is_bounded(tmp_path: Path, valkey: Valkey) -> None:
     """Unsaved work stays within ``buffer.uncommitted_max``; it goes on when the server is back."""
     job = Job(tmp_path, 6_000, TUPLE_S=0.05, FLOWCTL_REDIS_URL=valkey.url)
-    bound = ("--set", "buffer.uncommitted_max=1000", "--set", "buffer.records_max=100")
+    bound = ("--set", "buffer.uncommitted_max=1000", "--set", "lab.buffer.records_max=100")
     driver = job.start("--set", "tuple.records_max=10", *bound)
     job.until_rows(100, driver)
     valkey.kill()

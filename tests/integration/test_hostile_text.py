@@ -151,7 +151,7 @@ def test_arguments_and_jobs(place: Path) -> None:
     flowctl(place, "run", f"job.py:{EVIL}", code=2)
     flowctl(place, "run", "job.py", "--set", EVIL, code=2)
     flowctl(place, "run", "job.py", "--set", f"{EVIL}=1", code=2)
-    flowctl(place, "run", "job.py", "--set", f"window.policy={EVIL}", code=2)
+    flowctl(place, "run", "job.py", "--set", f"lab.window.policy={EVIL}", code=2)
     flowctl(place, "run", "job.py", "--bolts", EVIL, code=2)
     flowctl(place, EVIL, code=2)
     said = flowctl(place, "run", "job.py:broken", code=1)

@@ -89,7 +89,7 @@ class ByValue:
 
     def live(self, given: list[Row], steps: float) -> None:
         producer, chance = self.make(), self.chance
-        small = {"tuple.records_max": chance.choice([1, 3, 100]), "window.initial": 3}
+        small = {"tuple.records_max": chance.choice([1, 3, 100]), "lab.window.initial": 3}
         spout = ManualSpout(
             name="job",
             producer=producer,

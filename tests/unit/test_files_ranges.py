@@ -71,7 +71,7 @@ def test_the_part_of_a_range_that_stays_after_a_split_is_compared_too(path, monk
     source = TextRanges(path)
     extent = source.extents(Checkpoint())[str(path)]
     ends = [extent.stop]
-    frame = RangeEmission(1, "b1", 1, str(path), (), None, 0, 0, extent.stop, extent.identity)
+    frame = RangeEmission(1, "b1", 1, str(path), (), None, 0, None, 0, extent.stop, extent.identity)
     ahead = ReadAhead(source.reader(), frame, stop=lambda: ends[-1])
     ahead.start()
     ahead.wait()  # the first block is there, and the second is read when that is taken

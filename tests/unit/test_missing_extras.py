@@ -178,6 +178,26 @@ def test_what_the_lab_brings(command: str, hide: Hide, capsys: pytest.CaptureFix
     assert main(["--help"]) == 0 and command in capsys.readouterr().out
 
 
+_JOB_WITH_VEGAS = """
+from flowctl import FlowControlSpout, LocalBolts, ManualSpout
+given = {"lab.window.policy": "vegas"}
+if "%s" == "run":
+    bolts = LocalBolts(lambda batch: None, count=2)
+    FlowControlSpout(name="j", producer=[1, 2], bolts=bolts, settings=given).run(view="off")
+else:
+    ManualSpout(name="j", producer=[1, 2], settings=given).open({"b1": 1})
+print("done")
+"""
+
+
+@pytest.mark.parametrize("door", ["run", "by hand"])
+def test_a_policy_of_the_lab_is_loaded_or_named(door: str) -> None:
+    job = _JOB_WITH_VEGAS % door
+    assert "done" in without("no_such_module", job).stdout
+    last = without("flowctl_lab", job).stderr.strip().splitlines()[-1]
+    assert "MissingExtraError" in last and "pip install 'flowctl-spark[lab]'" in last
+
+
 def test_the_command_ends_with_usage(hide: Hide, capsys: pytest.CaptureFixture[str]) -> None:
     hide("redis")
     assert main(["checkpoint", "list", "--redis", "redis://localhost:1"]) == 2

@@ -277,10 +277,10 @@ def test_settings_may_be_a_dict_of_dotted_names() -> None:
 
 
 def test_settings_that_are_none_are_refused_with_the_words_that_work() -> None:
-    given: Any = "window.policy=fixed"
+    given: Any = "tuple.records_max=500"
     with pytest.raises(ConfigError, match="settings: a str is not Settings") as caught:
         FlowControlSpout(name="j", producer=[1], bolts=LocalBolts(print, count=1), settings=given)
-    assert "{'window.policy': 'fixed'}" in caught.value.remedy
+    assert "{'tuple.records_max': 500}" in caught.value.remedy
 
 
 @pytest.mark.parametrize("view", [None, 5, "of"])
