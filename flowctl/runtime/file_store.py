@@ -98,7 +98,7 @@ class FileCheckpointStore(StateStore):
     :meth:`save` has confirmed survives SIGKILL, and a loss of power if the disk keeps what it
     confirms.  Two machines need a Redis: locks of network file systems are not always shared.
 
-    Each save writes all partitions of the job, some 40 bytes each: with more than 100,000 give a
+    Each save writes all partitions of the job, some 60 bytes each: with more than 100,000 give a
     Redis, which is sent only what changed.
 
     Thread-safe.  A full disk, and a lock that stays taken for 10 s, is a
@@ -210,15 +210,8 @@ class FileCheckpointStore(StateStore):
         name = f"{path.removesuffix(_SUFFIX)}.lock"
         descriptor = os.open(name, os.O_CREAT | os.O_RDWR, disk.MODE)
         try:
-            if not disk.lock(descriptor, name, timeout_s=LOCK_TIMEOUT_S):
-                raise OSError(0, "its file system has no locks, so two drivers can't be kept apart")
-            us = f"process {os.getpid()} on {os.uname().nodename}".encode()
-            os.pwrite(descriptor, us, 0)  # for those who wait in vain
-            os.ftruncate(descriptor, len(us))
+            _lock(descriptor, name)
             yield
-        except TimeoutError:
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace")
-            raise TimeoutError(f"{name} stays locked by {holder or 'another process'}") from None
         finally:
             disk.unlock(descriptor)
 
@@ -275,6 +268,18 @@ class FileCheckpointStore(StateStore):
 def default_directory() -> Path:
     """Return where checkpoints are kept by default."""
     return Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+
+
+def _lock(descriptor: int, name: str) -> None:
+    try:
+        if not disk.lock(descriptor, name, timeout_s=LOCK_TIMEOUT_S):
+            raise OSError(0, "its file system has no locks, so two drivers can't be kept apart")
+    except TimeoutError:
+        holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace") or "another process"
+        raise TimeoutError(f"{name} stays locked by {holder}") from None
+    us = f"process {os.getpid()} on {os.uname().nodename}".encode()
+    os.pwrite(descriptor, us, 0)  # for those who wait in vain
+    os.ftruncate(descriptor, len(us))
 
 
 def _raw(name: str) -> bytes:
