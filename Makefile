@@ -78,7 +78,7 @@ CONTROL_DIFFERS := echo "docs/control-report.md is not what the code gives. Run:
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # docs is a folder, too.
-.PHONY: docs .pack-spark .install-others .get-mariadb .try-wheel help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist sbom clean
+.PHONY: docs options .pack-spark .install-others .get-mariadb .try-wheel help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist sbom clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -229,6 +229,9 @@ dist: .venv-dist/.installed ## wheels and sdists in dist/: the same from each bu
 	@$(INTO_WITH_WHEEL) uninstall --quiet --yes flowctl-spark-lab flowctl-spark-storm
 
 # The version is dynamic, which cyclonedx-py does not follow.
+options: $(FOR_TEST) ## docs/options.md, from the table by which the doors check what they are given
+	@$(BIN)/python .ci/options_page.py > docs/options.md
+
 docs: .venv-docs/.installed ## the site, from docs/ and docstrings, with links checked: into site/ (DOCS_ARGS=serve shows it)
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs $(DOCS_ARGS)
 

@@ -30,6 +30,7 @@ from flowctl_apply._uses import fingerprint, uses_of
 if TYPE_CHECKING:
     from flowctl.core.ranges.extent import Extent
     from flowctl.instrumentation.snapshot import Report
+    from flowctl.pacing.api import Paced
     from flowctl.runtime.receipt_store import ReceiptStore
     from flowctl.runtime.receipts import Entry
 
@@ -232,14 +233,14 @@ class Job:
         self.results.describe(grown)
         return grown
 
-    def process(self, description: Description) -> RowWriter:
-        """Return what the bolts run."""
+    def process(self, description: Description, paced: Paced | None = None) -> RowWriter:
+        """Return what the bolts run; ``paced``: the limit that calls of ``fn`` keep."""
         from flowctl.failure.callables import is_async
 
         kind = AsyncRowWriter if is_async(self._fn) else RowWriter
         results = self.results
         target = Target(results.place, self.name, f"{results.directory}/job.json", description.run)
-        return kind(self._fn, self._shape, self.schema, target)
+        return kind(self._fn, self._shape, self.schema, target, paced)
 
     def finish(
         self,

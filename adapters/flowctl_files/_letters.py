@@ -52,7 +52,7 @@ def readable(value: Any) -> Any:
     return value
 
 
-# --
+# -- Files that several processes write -------------------------------------------------------
 #
 # What a file that several processes write needs from the disk: locks, whole writes, durable
 # names.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flowctl.adapters import load_adapter
 from flowctl.arguments import check_arguments
+from flowctl.delivery.options import APPLY, BOLTS, ApplyOptions, documented, for_apply
 from flowctl.errors import ConfigError
-from flowctl.runtime.apply_options import BOLTS, ApplyOptions, checked_options
 from pyspark_flowctl.column_types import check_readable
 from pyspark_flowctl.features import arrow_schema, is_connect, struct_of
 from pyspark_flowctl.frames import columns_checked, input_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flowctl.ports import Bolts, Process
 
 
+@documented(APPLY)
 @check_arguments("out", "columns", "form", "keep_results")
 def apply(
     df: DataFrame | str | os.PathLike[str] | Sequence[str],
@@ -55,7 +56,7 @@ def apply(
     ``keep_results=True`` accepts another ``fn`` for the rows that are left.  Needs a Spark session,
     classic or Connect, and pyarrow on the workers.
     """
-    checked = checked_options(options)
+    checked = for_apply(name, options)
     spark = _session_of(df)
     struct = _struct(spark, schema)
     check_readable(struct, "schema", spark.conf.get)
@@ -69,7 +70,7 @@ def apply(
     return spark.read.schema(struct).parquet(*map(_as_it_is, done.files))
 
 
-def _run(spark: SparkSession, job: Any, given: Any, options: ApplyOptions) -> Any:
+def _run(spark: SparkSession, job: Any, given: Any, options: dict[str, Any]) -> Any:
     bolts = options["bolts"]
     run_job = load_adapter("flowctl_apply.parquet_apply", "parquet").run_job
     if not callable(bolts):
@@ -78,7 +79,9 @@ def _run(spark: SparkSession, job: Any, given: Any, options: ApplyOptions) -> An
         def make_bolts(process: Process) -> Bolts:
             from pyspark_flowctl.bolts import SparkBolts
 
-            return SparkBolts(process, count, slots=options["slots"], spark=spark)
+            return SparkBolts(
+                process, count, slots=options["slots"], spark=spark, refusal=options["refusal"]
+            )
 
         options["bolts"] = make_bolts
     return run_job(job, given, options, merge=_merging(spark, job))

@@ -108,7 +108,7 @@ class FlushPromise:
         return self.waiting > 0
 
 
-# --
+# -- Sending ----------------------------------------------------------------------------------
 #
 # A bolt's sending: everything it was given, in order, however slowly the connection takes it.
 

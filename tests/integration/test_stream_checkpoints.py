@@ -50,7 +50,7 @@ class Stream:
         options = {
             "producer": "tests.stream_parts:Numbers", "producer.count": count,
             "process": "tests.stream_parts:double", "redis": self.redis, "name": self.name,
-            "start_rows": ROWS, "rows_max": ROWS, "slots": 1,
+            "start_rows": ROWS, "batch_rows_max": ROWS, "tasks": 1,
         }  # fmt: skip
         for name, value in options.items():
             source = source.option(name, str(value))

@@ -33,6 +33,7 @@ PAGES = [
     *(
         "docs/apply.md",
         "docs/comparison.md",
+        "docs/options.md",
         "docs/dev/releasing.md",
         "docs/dev/lab.md",
         "docs/dev/control-law-cases.md",

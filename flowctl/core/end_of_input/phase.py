@@ -18,7 +18,7 @@ from flowctl.core.service import ServicePool
 from flowctl.core.settings import HedgeSettings
 from flowctl.core.tuples import FlowTuple
 
-# --
+# -- Work stealing ----------------------------------------------------------------------------
 #
 # At the end of the input idle bolts take what slow ones have not begun (revoke before hedge).
 #
