@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         SpoutListener,
     )
     from flowctl.range_ports import Block, RangeProducer, RangeReader
+    from flowctl.runtime.file_store import FileCheckpointStore
     from flowctl.runtime.flow_control_spout import FlowControlSpout
     from flowctl.runtime.iterables import Records
     from flowctl.runtime.launch import Interrupted
@@ -112,6 +113,7 @@ __all__ = [
     "Endpoint",
     "Extent",
     "FencedError",
+    "FileCheckpointStore",
     "FlowControlSpout",
     "FlowProducer",
     "FlowctlError",
@@ -207,6 +209,7 @@ _HOMES = {
     ),
     "flowctl.core.ranges.extent": ("Extent",),
     "flowctl.range_ports": ("Block", "RangeProducer", "RangeReader"),
+    "flowctl.runtime.file_store": ("FileCheckpointStore",),
     "flowctl.runtime.iterables": ("Records",),
     "flowctl.runtime.launch": ("Interrupted",),
     "flowctl.runtime.manual": ("ManualSpout",),

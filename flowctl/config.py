@@ -156,8 +156,8 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
     def for_bolts(self, count: int) -> Settings:
         """Return these settings for a run of ``count`` bolts: see ``TimeoutSettings.for_bolts``.
 
-        A bolt that beats is waited for until the bound of a call ends it: were its tuple with
-        another by then, its failure would count for nobody, and the tuple go round for ever.
+        A bolt that beats is waited for until the bound of a call ends it: its tuple need not go to
+        another, which would only be held up as well.
         """
         timeout, bound_s = self.timeout, self.call.timeout_s
         if isinstance(count, int):  # else the bolts refuse it

@@ -283,8 +283,10 @@ class CheckpointStore(Protocol):
     reached and :class:`flowctl.errors.CheckpointCorruptError` when what is stored can't be read;
     the caller, not the store, retries when it is briefly unavailable.
 
-    An optional attribute ``survives`` is False if what is saved is lost when the process ends
-    (memory, fakeredis); views then say that a kill starts over.
+    Three attributes are optional.  ``survives`` is False if what is saved is lost when the process
+    ends (memory, fakeredis); views then say that a kill starts over.  ``place`` says where
+    checkpoints are, without secrets, and ``caution`` what the user should know about that place; a
+    run says both when it begins.
     """
 
     def acquire(self, job: str) -> int:

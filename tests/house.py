@@ -2,8 +2,8 @@
 
 CONTRIBUTING.md says what order is: the sizes of files, functions and constructors, who writes the
 fields of a bolt and of a tuple, where a bolt's states change, where a run's numbers are defined,
-and where it is decided how long to wait before the next try and whose fault a failure is.  Here it
-is measured, on the syntax alone.  Prints what breaks a rule and where, then the figures; exit code
+and that what is decided in one place is decided nowhere else (:mod:`tests.once`).  Here it is
+measured, on the syntax alone.  Prints what breaks a rule and where, then the figures; exit code
 1 if anything does.
 """
 
@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import ast
 import gc
-import re
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from tests import imports
+from tests import imports, once
+from tests.sources import Breach, Source, text_of
 
 ROOT = Path(__file__).parents[1]
 CODE: Final = ("flowctl", "adapters")
@@ -87,28 +87,6 @@ OWNERS: Final = (BOLT, TUPLE)
 NUMBERS_FILE: Final = "flowctl/core/counters.py"
 STATE_FILE: Final = "flowctl/core/state.py"
 STATES: Final = ("BoltState", "Liveness")
-RETRY_FILE: Final = "flowctl/core/retry.py"
-BLAME_FILE: Final = "flowctl/core/blame.py"
-# What may be made in one file only.
-MADE_IN: Final = {"Pause": RETRY_FILE, "Breaker": BLAME_FILE}
-# Waits that double and are no pause before another try of what failed.
-OTHER_WAITS: Final = {
-    "flowctl/core/pacing/law.py": "how long it keeps a limit, and takes one for known to be low",
-    "flowctl/core/ranges/splits.py": "how long a bolt has to answer, by its path",
-    "flowctl/runtime/bolt_watch.py": "how long a bolt may be silent before it is ended",
-    "adapters/pyspark_flowctl/supervisor.py": "how often Spark is asked for its slots",
-}
-# How constants and classes are called that decide about retries and blame.
-_RETRY_NAME: Final = re.compile(
-    r"(^|_)(BACKOFF|RETRY|GIVE_UP|GIVEN_UP|IN_A_ROW|BAD_END)(_|$)|Backoff|Attempts|Retries|Breaker$"
-)
-_WAIT_NAME: Final = re.compile(r"(wait|pause|back_?off|rest|retry|first|after)\w*_s$", re.I)
-RETRY_NAMES: Final = {  # that mean something else, or are what it works with
-    "_BACKOFF": "flowctl/core/rtt.py",  # of a time-out (RFC 6298)
-    "_BACKOFF_RATIO": "adapters/flowctl_lab/baselines.py",  # by which a window shrinks
-    "_RETRY_S": "adapters/flowctl_sql/_sqlite.py",  # how often it looks whether a lock is free
-    "Breaker": "flowctl/core/blame.py",
-}
 _CHANGES: Final = {
     "add", "append", "appendleft", "clear", "discard", "extend", "pop", "popitem", "popleft",
     "remove", "setdefault", "update",
@@ -117,31 +95,6 @@ _CHANGES: Final = {
 
 Definition: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _OWN: Final = ("self", "cls", "mcs")  # need no annotation
-
-
-class Source:
-    """One file, read once."""
-
-    def __init__(self, path: str, text: str) -> None:
-        self.path = path
-        self.lines = len(text.splitlines())
-        self.tree = ast.parse(text)
-
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        """All that is in it."""
-        return list(ast.walk(self.tree))
-
-
-class Breach(NamedTuple):
-    """A rule that is broken, and where."""
-
-    path: str
-    line: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.what}"
 
 
 @cache
@@ -230,7 +183,7 @@ def fields_of(sources: Iterable[Source], owner: Owner) -> set[str]:
 def _slots(node: ast.ClassDef) -> Iterator[str]:
     for member in node.body:
         if isinstance(member, ast.AnnAssign):
-            yield _text(member.target)
+            yield text_of(member.target)
         elif isinstance(member, ast.Assign) and ast.unparse(member.targets[0]) == "__slots__":
             for element in ast.walk(member.value):
                 if isinstance(element, ast.Constant) and isinstance(element.value, str):
@@ -244,27 +197,27 @@ def variables_of(owner: Owner, source: Source) -> set[str]:
 
 def _named_in(node: ast.AST, owner: Owner) -> Iterator[str]:
     if isinstance(node, ast.arg):
-        if node.annotation is not None and owner.name in _text(node.annotation):
+        if node.annotation is not None and owner.name in text_of(node.annotation):
             yield node.arg
     elif isinstance(node, ast.AnnAssign):
-        if owner.name in _text(node.annotation):
-            yield _text(node.target)
+        if owner.name in text_of(node.annotation):
+            yield text_of(node.target)
     elif isinstance(node, ast.For):
-        if f"{owner.kept_in}.values()" in _text(node.iter):
-            yield _text(node.target)
+        if f"{owner.kept_in}.values()" in text_of(node.iter):
+            yield text_of(node.target)
     elif isinstance(node, ast.Assign | ast.NamedExpr) and _is_one(node.value, owner):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield from (_text(target) for target in targets)
+        yield from (text_of(target) for target in targets)
 
 
 def _is_one(value: ast.expr, owner: Owner) -> bool:
     """Whether it is ``….bolts[…]``, ``….bolts.get(…)``, ``….bolts.pop(…)``, or a new one."""
     kept_in = owner.kept_in
     if isinstance(value, ast.Subscript):
-        return _text(value.value).endswith(kept_in)
+        return text_of(value.value).endswith(kept_in)
     if not isinstance(value, ast.Call):
         return False
-    called = _text(value.func)
+    called = text_of(value.func)
     return called == owner.name or called.endswith((f"{kept_in}.get", f"{kept_in}.pop"))
 
 
@@ -299,7 +252,7 @@ def _writes(source: Source, owner: Owner, fields: Set[str]) -> Iterator[Breach]:
         for attribute in written(node):
             field = attribute.attr
             is_lent = owner.lent.get(field) == source.path
-            if field in fields and not is_lent and _text(attribute.value) in names:
+            if field in fields and not is_lent and text_of(attribute.value) in names:
                 what = f"writes {field} of a {owner.called}, which only {owner.path} may"
                 yield Breach(source.path, attribute.lineno, what)
 
@@ -318,74 +271,7 @@ def stray_tables(sources: Iterable[Source]) -> Iterator[Breach]:
 
 
 def _is_state(node: ast.expr) -> bool:
-    return _text(node).partition(".")[0] in STATES
-
-
-def _text(node: ast.AST) -> str:
-    return ast.unparse(node)
-
-
-# -- retries and blame -------------------------------------------------------------------------
-
-
-def stray_retries(sources: Iterable[Source]) -> Iterator[Breach]:
-    """Pauses before another try, and judgements of whose fault a failure is, beside those of
-    :data:`RETRY_FILE` and :data:`BLAME_FILE`."""
-    for source in sources:
-        if source.path in (RETRY_FILE, BLAME_FILE):
-            continue
-        for node in source.nodes:
-            what = _made(node, source.path) or _named(node, source.path)
-            if not what and source.path not in OTHER_WAITS and doubles_a_wait(node):
-                what = f"a wait that doubles, beside {RETRY_FILE}"
-            if what:
-                yield Breach(source.path, getattr(node, "lineno", 1), what)
-
-
-def _made(node: ast.AST, path: str) -> str:
-    if not (isinstance(node, ast.Call) and _text(node.func) in MADE_IN):
-        return ""
-    name = _text(node.func)
-    return "" if path == MADE_IN[name] else f"makes a {name}, which only {MADE_IN[name]} may"
-
-
-def _named(node: ast.AST, path: str) -> str:
-    """What is said of a class or a constant that is called as if it decided this."""
-    names: list[str] = []
-    if isinstance(node, ast.ClassDef):
-        names = [node.name]
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = [each.id for each in targets if isinstance(each, ast.Name)]
-    for name in names:
-        is_constant = isinstance(node, ast.ClassDef) or name.isupper()
-        if is_constant and _RETRY_NAME.search(name) and RETRY_NAMES.get(name) != path:
-            return f"{name}: belongs to {RETRY_FILE} or {BLAME_FILE}"
-    return ""
-
-
-def doubles_a_wait(node: ast.AST) -> bool:
-    """Whether it is ``wait_s *= 2``, or has ``2 * wait_s`` or ``first_s * 2 ** n`` in it."""
-    if isinstance(node, ast.AugAssign):
-        return isinstance(node.op, ast.Mult) and _is_wait(node.target) and _is_two(node.value)
-    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
-        return False
-    for one, other in ((node.left, node.right), (node.right, node.left)):
-        if _is_wait(one) and (_is_two(other) or _is_power_of_two(other)):
-            return True
-    return False
-
-
-def _is_wait(node: ast.expr) -> bool:
-    return _WAIT_NAME.search(_text(node)) is not None
-
-
-def _is_two(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value == 2
-
-
-def _is_power_of_two(node: ast.expr) -> bool:
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _is_two(node.left)
+    return text_of(node).partition(".")[0] in STATES
 
 
 # -- numbers -----------------------------------------------------------------------------------
@@ -510,7 +396,8 @@ def breaches() -> list[Breach]:
         *wide_constructors(sources),
         *foreign_writes(sources),
         *stray_tables(sources),
-        *stray_retries(sources),
+        *once.stray_retries(sources),
+        *once.stray_costs(sources),
         *copied_numbers(sources),
         *scattered(product()),
         *too_many(product()),
@@ -526,7 +413,8 @@ def figures() -> list[str]:
     most, widest = max(each for each in wide if each[1] not in PUBLIC_BUILDERS)
     foreign = len(list(foreign_writes(sources)))
     tables = len(list(stray_tables(sources)))
-    retries = len(list(stray_retries(sources)))
+    retries = len(list(once.stray_retries(sources)))
+    costs = len(list(once.stray_costs(sources)))
     return [
         f"lines a file, median / p90 / max: {_spread(of_files)}",
         f"lines a function, median / p90 / max: {_spread(of_functions)}",
@@ -534,7 +422,8 @@ def figures() -> list[str]:
         *(f"  {name}: {why}" for name, why in sorted(PUBLIC_BUILDERS.items())),
         f"lines outside a bolt's or a tuple's own class that write its fields: {foreign}",
         f"tables of states beside {STATE_FILE}: {tables}",
-        f"pauses and blame beside {RETRY_FILE} and {BLAME_FILE}: {retries}",
+        f"pauses and blame beside {once.RETRY_FILE} and {once.BLAME_FILE}: {retries}",
+        f"estimates of what a call costs beside {once.COST_FILE}: {costs}",
         f"public docstrings / annotated: {_share(documented(sources))}"
         f" / {_share(annotated(sources))}",
     ]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flowctl.core.service import ServiceModel, ServicePool
+from flowctl.core.cost import ServiceModel, ServicePool
 from flowctl.core.settings import TupleSettings
 
 # The fixed cost may take 3 % of the time, where a tuple may take long enough (control.md, ADR 9).

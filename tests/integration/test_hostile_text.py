@@ -22,7 +22,6 @@ from flowctl import FlowControlSpout, LocalBolts
 from flowctl.core.records import Record
 from flowctl.ports import SourceChunk
 from flowctl_files import JsonLinesDeadLetter
-from flowctl_redis import RedisCheckpointStore
 
 EVIL = EVIL_TEXT
 
@@ -54,7 +53,6 @@ spout = FlowControlSpout(
     name="job",
     producer=Producer(),
     bolts=LocalBolts(process, count=2),
-    checkpoint=RedisCheckpointStore(),
     dead_letter=JsonLinesDeadLetter("dead.jsonl") if os.environ.get("LETTERS") else None,
 )
 """.replace("EVIL_TEXT", repr(EVIL))
@@ -163,9 +161,8 @@ def test_arguments_and_jobs(place: Path) -> None:
 FILES = """
 from flowctl import FlowControlSpout, LocalBolts
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
 spout = FlowControlSpout(
-    name="files", producer=TextLines("*.log"), checkpoint=RedisCheckpointStore(),
+    name="files", producer=TextLines("*.log"),
     bolts=LocalBolts(lambda batch: None, count=1),
 )
 """

@@ -7,7 +7,7 @@ import random
 import pytest
 
 import flowctl_lab.baselines  # noqa: F401  # adds them
-from flowctl.core.service import ServiceModel
+from flowctl.core.cost import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy

@@ -33,6 +33,8 @@ PAGES = [
     *(
         "docs/apply.md",
         "docs/comparison.md",
+        "docs/embedding.md",
+        "docs/dev/rules.md",
         "docs/options.md",
         "docs/dev/releasing.md",
         "docs/dev/lab.md",
@@ -143,8 +145,9 @@ def test_every_decision_is_in_the_index() -> None:
         assert f"({path.name})" in index, path.name
 
 
-def test_paths_in_the_architecture_exist() -> None:
-    text = text_of("docs/architecture.md")
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/dev/rules.md"])
+def test_paths_in_the_architecture_exist(page: str) -> None:
+    text = text_of(page)
     adapters = ROOT / "adapters"
     roots = (ROOT, ROOT / "flowctl", adapters, adapters / "pyspark_flowctl")
     for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text):
@@ -336,7 +339,7 @@ def test_the_examples_of_settings_run(number: int) -> None:
 @pytest.mark.req("S119")
 def test_the_spout_that_is_driven_by_hand_does_all_of_it() -> None:
     names: dict[str, Any] = {"__name__": "by_hand"}
-    exec(compile(python_blocks("docs/architecture.md")[0], "architecture.md", "exec"), names)
+    exec(compile(python_blocks("docs/embedding.md")[0], "embedding.md", "exec"), names)
     assert sorted(names["done"]) == list(range(1, 1001))
     saved = names["store"].load("by-hand").partitions["numbers"]
     assert (saved.position, saved.records, saved.acked) == (1000, 1000, ())

@@ -34,7 +34,7 @@ def test_a_range_and_its_progress_are_some_hundred_bytes():
     data = _bytes_of(
         [
             RangeEmission(
-                1 << 20, "bolt-12", 1, "s3://logs/2026-11-22/part-00001.log", (), 0, 0,
+                1 << 20, "bolt-12", 1, "s3://logs/2026-11-22/part-00001.log", (), 0, 0, None,
                 0, 1 << 26, "x" * 40,
             ),
             Progress(1 << 20, 1, 0, 1 << 25, 99.0, Processed(1 << 18, 0.1, 0.0, 0.2, 0.3)),

@@ -12,9 +12,9 @@ from typing import Final
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.cost import ServicePool
 from flowctl.core.dispatch import EXACT_MAX, is_by_completion
 from flowctl.core.end_of_input.shares import Shares
-from flowctl.core.service import ServicePool
 from flowctl.core.settings import HedgeSettings
 from flowctl.core.tuples import FlowTuple
 

@@ -17,8 +17,8 @@ from math import log, sqrt
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.cost import BOLTS_MIN, SPEEDS_VARY, ServicePool
 from flowctl.core.dispatch import EXACT_MAX, done_in_s, is_by_completion
-from flowctl.core.service import BOLTS_MIN, SPEEDS_VARY, ServicePool
 from flowctl.core.sizing import DRIVER_S, FIRST, TRIED_TIMES, first_size
 from flowctl.core.state import Liveness
 

@@ -1,4 +1,10 @@
-"""How long a bolt takes for a tuple, and how long the path to it takes: from acks, smoothed."""
+"""What a call costs, whatever its size, and what a record: S(n) = a + b n, from sizes and times.
+
+Two ways to learn it (ADR 21).  :class:`CallCost` is for one caller, whose calls come one after the
+other: a batch of a range, of a stream.  :class:`ServicePool` is for all bolts of a spout at once,
+whose tuples come in any order, at speeds of their own.  How large the next call is, is decided by
+those who ask: :mod:`flowctl.core.sizing`, ``bolts/range_pace.py``, ``delivery/batch_rows.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,146 @@ from typing import Final
 
 from flowctl.core.times import AckTimes
 
-# --
+# -- One caller: a Kalman filter of two states -------------------------------------------------
 #
-# What the first tuples of several bolts tell of a call's cost, before any bolt has acked two.
+# A line through two calls would tell a from b only if nothing but the size had changed: with a
+# noise of 10 %, sizes that differ by half give an a that is wrong by half of the call. So all
+# calls count, each by what it can tell, and a jump is taken for b's, as a seldom jumps.
 
+# Equal calls differ by so much of their time at least: 10 to 25 %, measured on busy machines.
+_NOISE_LEAST: Final = 0.15
+# At most, where records differ: with more, no call would be a surprise.
+NOISE: Final = 0.45
+# The last twenty calls decide; one counts as three standard deviations at most, squared.
+_NOISE_GAIN: Final = 1 / 20
+_NOISE_OFF_MAX: Final = 3.0**2
+# From call to call b drifts by so much: the cost of records is uneven.  a drifts by what its
+# caller says, as if it were what a record costs at least: else it could not become anything from 0.
+_RECORD_DRIFT: Final = 0.1
+# So many standard deviations (squared) from what was expected show that b has changed.  One call in
+# 20 does so by accident, and the one after it corrects that.
+_SURPRISE: Final = 2.0**2
+# A record may then cost anything from nothing to so many times what this call says.
+_JUMP: Final = 2.0
+# Of a call's time, the part of the records that is still told from none.
+_RECORDS_SHARE_MIN: Final = 0.01
+# So many standard errors less are sure: then records whose costs vary three times as much as their
+# mean are taken for dear calls in one run of a hundred (``tests/property/test_range_pace.py``).
+_SURE_ERRORS: Final = 2.0
+
+
+class CallCost:
+    """``call_s`` is what a call costs whatever its size (a), ``record_s`` what a record does (b).
+
+    Begins with one call of ``records`` that took ``service_s``, of which ``call_s`` is taken for
+    a.  ``drift``: by this share of itself a changes from call to call.  ``noise``: equal calls
+    differ by this share of their time at most.  Not thread-safe.
+    """
+
+    __slots__ = (
+        "_both_var", "_call_var", "_drift", "_has_jumped", "_is_split_unknown", "_noise_most",
+        "_noise_var", "_record_var", "call_s", "record_s",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        records: int,
+        service_s: float,
+        *,
+        call_s: float = 0,
+        drift: float,
+        noise: float = NOISE,
+    ) -> None:
+        self.call_s: float = call_s
+        self.record_s: float = (service_s - call_s) / records
+        self._drift = drift
+        self._noise_var, self._noise_most = _NOISE_LEAST**2, noise
+        self._doubt(records, service_s / 2)  # of which half may be a, give or take all of it
+        self._is_split_unknown = False
+
+    def of(self, records: float) -> float:
+        """Return how long a call of ``records`` should take, in seconds."""
+        return self.call_s + self.record_s * records
+
+    @property
+    def sure_call_s(self) -> float:
+        """As much of ``call_s`` as is sure; 0: none."""
+        return max(0.0, self.call_s - _SURE_ERRORS * sqrt(max(0.0, self._call_var)))
+
+    def most_record_s(self, records: int) -> float:
+        """What a record of so many costs, if all that is not surely the call's is theirs."""
+        return (self.of(records) - self.sure_call_s) / records
+
+    def forget_split(self, records: int, service_s: float) -> None:
+        """Only the sum is known, for calls of ``records``: the next one tells a from b."""
+        self._doubt(records, service_s / 2)
+
+    def learn_split(self, before: tuple[int, float], now: tuple[int, float]) -> None:
+        """A trial showed what calls of two sizes take: (records, seconds) of each."""
+        records, service_s = now
+        record_s = (service_s - before[1]) / (records - before[0])
+        self.record_s = max(record_s, _RECORDS_SHARE_MIN * service_s / records)
+        self.call_s = service_s - self.record_s * records
+        self._doubt(records, _NOISE_LEAST * service_s)  # as good as the noise allows
+
+    def _doubt(self, records: int, split_s: float) -> None:
+        """The sum is known for calls of ``records``, the parts give or take ``split_s``."""
+        self._call_var = split_s**2
+        self._both_var = -self._call_var / records
+        self._record_var = self._call_var / records**2
+        self._has_jumped = False
+        self._is_split_unknown = True
+
+    def took(self, records: int, service_s: float) -> None:
+        """A call of ``records`` took ``service_s``."""
+        expected_s = self.of(records)
+        longer_s = max(service_s, expected_s)
+        if longer_s <= 0:
+            return
+        wrong_s = service_s - expected_s
+        self._call_var += (self._drift * max(self.call_s, self.record_s)) ** 2
+        self._record_var += (_RECORD_DRIFT * self.record_s) ** 2
+        noise_var = self._noise_var * longer_s**2
+        self._admit_a_jump(records, service_s, wrong_s**2 / (self._var(records) + noise_var))
+        call_gain = self._call_var + records * self._both_var
+        record_gain = self._both_var + records * self._record_var
+        var = self._var(records) + noise_var
+        self.call_s += call_gain / var * wrong_s
+        self.record_s += record_gain / var * wrong_s
+        self._call_var -= call_gain**2 / var
+        self._both_var -= call_gain * record_gain / var
+        self._record_var -= record_gain**2 / var
+        self._bound(records, service_s)
+
+    def _var(self, records: int) -> float:
+        var = self._call_var + 2 * records * self._both_var + records**2 * self._record_var
+        return max(0.0, var)
+
+    def _admit_a_jump(self, records: int, service_s: float, off: float) -> None:
+        """If this call is a surprise, a record costs something else now.
+
+        That changed in the middle of this call, so it counts as little as those before: the call
+        after it is believed as well.  ``off``: in standard deviations, squared.
+        """
+        noise_var = self._noise_var * (1 + _NOISE_GAIN * (min(off, _NOISE_OFF_MAX) - 1))
+        self._noise_var = min(max(noise_var, _NOISE_LEAST**2), self._noise_most**2)
+        is_surprise = off > _SURPRISE and not self._is_split_unknown
+        self._is_split_unknown = False
+        if is_surprise or self._has_jumped:
+            record_s = max(self.record_s, abs(service_s - self.call_s) / records)
+            self._record_var += (_JUMP * record_s) ** 2
+        self._has_jumped = is_surprise and not self._has_jumped
+
+    def _bound(self, records: int, service_s: float) -> None:
+        """Neither is negative, and a is not more than this call took."""
+        if self.call_s < 0:
+            self.record_s += self.call_s / records
+            self.call_s = 0.0
+        self.call_s = min(self.call_s, service_s)
+        self.record_s = max(self.record_s, _RECORDS_SHARE_MIN * service_s / records)
+
+
+# -- Many bolts: what their first tuples tell, before any of them has acked two ----------------
 
 # With two bolts their speeds may be what differs.
 BOLTS_MIN: Final = 3
@@ -29,8 +171,8 @@ SPEEDS_VARY: Final = 0.5
 def slope_error(off: float, spread: float, points: float) -> float:
     """The standard error of what a record costs, as a share of a mean tuple's time.
 
-    Sums of squares: ``off``, by how much times are off their line, as shares of their time;
-    ``spread``, by how much sizes are off their mean.  ``points``: tuples that tell it.
+    Sums of squares: ``off``, of times to their line, as shares of them; ``spread``, of sizes to
+    their mean.  ``points``: tuples that tell it.
     """
     return scatter_of(off, points) / sqrt(spread)
 
@@ -41,10 +183,8 @@ def scatter_of(off: float, points: float) -> float:
 
 
 def slope_doubt(off: float, spread: float, free: float) -> float:
-    """As :func:`slope_error`, from the scatter of the tuples alone.
-
-    ``free``: how many tuples there are beyond those that fix the line; with none, a guess.
-    """
+    """As :func:`slope_error`, from the scatter of the tuples alone; ``free``: how many there are
+    beyond those that fix the line; with none, a guess."""
     noise = max(0.0, off) / free if free >= 1 else _NOISE
     return sqrt(noise / spread)
 
@@ -111,8 +251,7 @@ class FirstTuples:
         return max(0.0, (self._s / per_record_s - self._n) / w)
 
 
-# -- How long a bolt takes for a tuple, and how long the path to it takes ----------------------
-
+# -- Many bolts: how long each takes for a tuple, and how long the path to it takes ------------
 
 # The last twenty tuples of a bolt decide, or all while there are fewer (control law: decay .95).
 _MEMORY = 20
@@ -126,33 +265,29 @@ _PEAK_DECAY = 0.02
 _SPLIT_DECAY = 0.99
 # What a call is known to cost has changed by so much that older tuples need other weights.
 _WEIGHT_CHANGE = 2.0
-# Sizes that spread less than this about their mean tell nothing of it: at 5 % and a noise of 10 %,
-# a thousand tuples give a fixed cost that is 3 % of the whole only to about as much again.
+# Sizes that spread less tell nothing: at 5 % and a noise of 10 %, a thousand tuples give a fixed
+# cost that is 3 % of the whole only to about as much again.
 _SPREAD_MIN = 0.05
 _POINTS_MAX = 1 / (1 - _SPLIT_DECAY)
 # As if so much had been seen (a tuple whose time is a third off its bolt's mean counts a tenth) of
 # calls that cost nothing.  Few tuples would else make records look free, and the next ones huge.
 _DOUBT = 0.1
-# A line through few tuples tells less than the first ones of all bolts, where those tell anything:
-# through fewer than these, unless their sizes are further apart than those of the first ones.
+# A line through fewer tuples tells less than the first ones of all bolts, where those tell anything
+# and their sizes are as far apart.
 _FITTED_MIN = 8
 # So many tuples tell it to a thirtieth of what single ones are off by: that is sure.
 _SURE = 1_000
-# Of the time of a tuple of mean size, the part of the records that is still told from none.
-_RECORDS_SHARE_MIN = 0.01
 # A bolt tells the pool every so many acks, the first ones excepted: it moves slowly.
 _TELL_EVERY = 8
-# The mean of all bolts moves by 1/64 of the difference per ack: five tuples of each of twelve.  It
-# is the mean of all acks while there are fewer, as the first to come is of the quickest.
+# The mean of all bolts moves by 1/64 of the difference per ack (five tuples of each of twelve); by
+# more while there are fewer, as the first to come is of the quickest.
 _MEAN_GAIN = 1 / 64
-# Where few times scatter widely, records may seem to cost nothing.  They count as at least an
-# eighth of what they may cost, a standard error more than it seems: a tuple gets eight times the
-# records that are sure to be right, not a hundred times.
+# Where few times scatter widely, records may seem to cost nothing.  They count as an eighth of what
+# they may cost at least (a standard error more), so a tuple gets eight times the records that are
+# sure to be right at most.
 _RECORDS_LEAST = 1 / 8
-
 # Of the times of two tuples, half of the mean may be noise.
 _DOUBT_OF_TWO = 1 / 4
-
 _NOTHING = (0.0,) * 6
 
 
@@ -165,11 +300,10 @@ class ServicePool:
     S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``):
     at one bolt, or in the first tuples of several where calls are clearly what costs.
     ``fixed_least`` is as much of it as is sure: a record costs a standard error more than it seems;
-    ``fixed_most`` what it may be: a record costs a standard error less.
-    ``bytes_held`` counts what is in flight at all bolts; they count it themselves.
-    ``first_calls`` counts the bolts that were sent something and have acked nothing yet, and
-    ``first_calls_most`` is the most since there was none.  ``times`` is for people: of every fourth
-    ack, and nothing is decided by it.
+    ``fixed_most`` what it may be: a record costs a standard error less.  ``bytes_held``: in flight
+    at all bolts; they count it themselves.  ``first_calls`` counts the bolts that were sent
+    something and have acked nothing yet, and ``first_calls_most`` is the most since there was none.
+    ``times`` is for people: of every fourth ack, and nothing is decided by it.
 
     r comes from a line through s over n within each bolt, weighted least squares: the noise of
     service times is relative, so a tuple weighs 1 / (r + n)^2, by the r that the bolt's line was
@@ -209,8 +343,7 @@ class ServicePool:
         self._xx = self._xy = self._yy = self._calls = 0.0
 
     def take_calls_as_free(self) -> None:
-        """Look for no cost of a call: where a report comes every so many seconds, with as much as
-        was done, its time says nothing of its size."""
+        """Look for no cost of a call: reports that come every so often tell nothing of it."""
         self._is_free = self.is_split = True
 
     def add(self, told: Sequence[float]) -> None:
@@ -304,35 +437,15 @@ class ServiceModel:
     with the other bolts, ``fixed_records`` the pool's at this bolt's last ack.
     ``is_in_first_call``: it was sent something and has acked nothing yet.  Not thread-safe.
 
-    Each number that an ack changes is an object somewhere in memory: with 10,000 bolts these are
-    most of what an ack costs, so what can be worked out from others is not kept.
+    What follows from other numbers is not kept: with 10,000 bolts they are most of an ack's cost.
     """
 
     __slots__ = (
-        "_last_records",
-        "_n",
-        "_nn",
-        "_ns",
-        "_path_before_s",
-        "_path_now_s",
-        "_path_since_s",
-        "_points",
-        "_s",
-        "_ss",
-        "_told",
-        "_w",
-        "_weighed",
-        "fixed_records",
-        "is_in_first_call",
-        "is_told",
-        "mean_records",
-        "mean_s",
-        "path_peak_s",
-        "path_s",
-        "pool",
-        "records_most",
+        "_last_records", "_n", "_nn", "_ns", "_path_before_s", "_path_now_s", "_path_since_s",
+        "_points", "_s", "_ss", "_told", "_w", "_weighed", "fixed_records", "is_in_first_call",
+        "is_told", "mean_records", "mean_s", "path_peak_s", "path_s", "pool", "records_most",
         "samples",
-    )
+    )  # fmt: skip
 
     def __init__(self, pool: ServicePool | None = None) -> None:
         self.pool: ServicePool = pool or ServicePool()
@@ -345,8 +458,7 @@ class ServiceModel:
         self.fixed_records: float = 0.0
         self.path_s: float = 0.0
         self.path_peak_s: float = 0.0
-        self._w = self._n = self._s = 0.0  # of the line, weighted
-        self._nn = self._ns = self._ss = 0.0
+        self._w = self._n = self._s = self._nn = self._ns = self._ss = 0.0  # of the line, weighted
         self._weighed = 0.0  # what a call costs, in records, where weights are concerned
         self._points = self._last_records = 0
         self._told = _NOTHING
