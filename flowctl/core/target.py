@@ -207,7 +207,7 @@ class Target(Place):
         self._tell_limit(before, refusal.reason, now_s)
 
     def _go_down(self, now_s: float) -> None:
-        """The refusals just before came from an outage, not from a full target: undo their effect."""
+        """Undo what the refusals just before did: they came from an outage, not a full target."""
         if self._before is not None:
             self._in_flight.most, self._before = self._before, None
         super()._go_down(now_s)

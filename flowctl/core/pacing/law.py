@@ -165,9 +165,9 @@ def _is_same(limit: int, other: int) -> bool:
 _QUICK, _FINE = 2.0, 1.25  # slow start doubles; once doubling gained little, by a quarter
 # Keep a step that yields this share of linear scaling.
 _GAIN_SHARE: Final = 0.5
-# A level is measured over this many calls, and this many rounds of all calls in flight.  The mean is
-# then known to some 10 % while the limit doubles (which must raise the goodput by 50 %), and to some
-# 5 % while it grows by a quarter (which must raise it by 12 %).
+# A level is measured over this many calls, and this many rounds of all calls in flight.  The mean
+# is then known to some 10 % while the limit doubles (which must raise the goodput by 50 %), and to
+# some 5 % while it grows by a quarter (which must raise it by 12 %).
 _CALLS_MIN: Final = {_QUICK: 32, _FINE: 128}
 _ROUNDS: Final = {_QUICK: 4, _FINE: 16}
 # Permits on their way from one worker to another are not in use.
@@ -196,7 +196,7 @@ class Ramp:
         self._before_goodput = 0.0
         self._factor = _FINE if is_known else _QUICK
         self._pause_s = _PAUSE_S
-        self._until_s = -1.0  # no higher limit is tried before this time; below 0: no try has failed yet
+        self._until_s = -1.0  # no higher limit is tried before this; below 0: no try has failed yet
         self._begin(0.0)
 
     @property
