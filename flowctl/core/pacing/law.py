@@ -19,7 +19,7 @@ from flowctl.core.limit import RefusedLimit
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.sink_guard.guard import SinkGuard
 
-# --
+# -- Room left to others ----------------------------------------------------------------------
 #
 # Room that is left to others: learn the limit, then stay below it and learn no more for a while.
 #
@@ -154,7 +154,7 @@ def _is_same(limit: int, other: int) -> bool:
     return abs(limit - other) <= max(1.0, _SAME_SHARE * other)
 
 
-# --
+# -- The ramp: how a limit begins -------------------------------------------------------------
 #
 # How a limit begins: a few calls at once, and more as long as more calls raise the throughput.
 #
