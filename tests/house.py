@@ -398,6 +398,7 @@ def breaches() -> list[Breach]:
         *stray_tables(sources),
         *once.stray_retries(sources),
         *once.stray_costs(sources),
+        *once.stray_limits(sources),
         *copied_numbers(sources),
         *scattered(product()),
         *too_many(product()),
@@ -415,6 +416,7 @@ def figures() -> list[str]:
     tables = len(list(stray_tables(sources)))
     retries = len(list(once.stray_retries(sources)))
     costs = len(list(once.stray_costs(sources)))
+    limits = len(list(once.stray_limits(sources)))
     return [
         f"lines a file, median / p90 / max: {_spread(of_files)}",
         f"lines a function, median / p90 / max: {_spread(of_functions)}",
@@ -424,6 +426,7 @@ def figures() -> list[str]:
         f"tables of states beside {STATE_FILE}: {tables}",
         f"pauses and blame beside {once.RETRY_FILE} and {once.BLAME_FILE}: {retries}",
         f"estimates of what a call costs beside {once.COST_FILE}: {costs}",
+        f"limits learned from refusals beside {once.LIMIT_FILE}: {limits}",
         f"public docstrings / annotated: {_share(documented(sources))}"
         f" / {_share(annotated(sources))}",
     ]

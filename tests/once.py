@@ -1,4 +1,4 @@
-"""What is decided in one place is decided nowhere else: pauses, blame, what a call costs.
+"""What is decided in one place is decided nowhere else: pauses, blame, costs, limits.
 
 Each door once brought its own, and what was mended behind one stayed broken behind the next.  Here
 a second one is found, by its syntax and by how it is called.  A part of :mod:`tests.house`.
@@ -32,6 +32,9 @@ _COST_NAME: Final = re.compile(
 COST_NAMES: Final = {  # that estimate something else
     "RttEstimator": "flowctl/core/rtt.py",
 }
+LIMIT_FILE: Final = "flowctl/core/limit.py"
+_LIMIT_NAME: Final = re.compile(r"(Refus|Throttl)\w*(Cap|Limit|Law|Size|s)$")
+_ON_REFUSAL: Final = re.compile(r"refus|throttl")
 # Waits that double and are no pause before another try of what failed.
 OTHER_WAITS: Final = {
     "flowctl/core/pacing/law.py": "how long it keeps a limit, and takes one for known to be low",
@@ -139,3 +142,42 @@ def is_time_by_records(node: ast.AST) -> bool:
         time, records = text_of(node.left), text_of(node.right)
         return bool(re.search(r"_s\b", time) and re.search(r"(records|rows)(_|\b)", records))
     return False
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+def stray_limits(sources: Iterable[Source]) -> Iterator[Breach]:
+    """Limits learned from refusals, beside that of :data:`LIMIT_FILE`."""
+    for source in sources:
+        if source.path == LIMIT_FILE:
+            continue
+        for node in source.nodes:
+            if isinstance(node, ast.ClassDef) and _LIMIT_NAME.search(node.name):
+                yield Breach(source.path, node.lineno, f"{node.name}: belongs to {LIMIT_FILE}")
+            elif is_lessening_on_refusal(node):
+                what = f"makes less of something on a refusal, which only {LIMIT_FILE} may"
+                yield Breach(source.path, getattr(node, "lineno", 1), what)
+
+
+def is_lessening_on_refusal(node: ast.AST) -> bool:
+    """Whether it is a function, called after refusals, that makes less of something."""
+    if not (isinstance(node, ast.FunctionDef) and _ON_REFUSAL.search(node.name)):
+        return False
+    return any(lessens(part) for part in ast.walk(node))
+
+
+def lessens(node: ast.AST) -> bool:
+    """Whether it is ``limit *= 0.8``, ``_DOWN * limit`` or ``limit / 2``."""
+    if not isinstance(node, ast.BinOp | ast.AugAssign):
+        return False
+    parts = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.value]
+    if isinstance(node.op, ast.Mult):
+        return any(_is_below_one(part) for part in parts)
+    return isinstance(node.op, ast.Div | ast.FloorDiv) and _is_two(parts[-1])
+
+
+def _is_below_one(node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, float) and 0 < node.value < 1
+    return re.search(r"DOWN|DECREASE|BACKOFF_RATIO", text_of(node)) is not None

@@ -14,7 +14,7 @@ from typing import IO, Any, Final, TypeAlias
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
 
-# --
+# -- Patterns ---------------------------------------------------------------------------------
 #
 # From a pattern to the names that it matches, as ``glob`` does; but nothing is left out silently.
 #

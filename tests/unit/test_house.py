@@ -61,6 +61,7 @@ def test_the_figures_can_be_read() -> None:
         f"tables of states beside {house.STATE_FILE}: 0\n",
         f"pauses and blame beside {once.RETRY_FILE} and {once.BLAME_FILE}: 0\n",
         f"estimates of what a call costs beside {once.COST_FILE}: 0\n",
+        f"limits learned from refusals beside {once.LIMIT_FILE}: 0\n",
         "public docstrings / annotated: ",
     ):
         assert measure in told
@@ -310,6 +311,34 @@ def test_a_second_estimate_of_what_a_call_costs_is_seen(line: str) -> None:
 )
 def test_who_asks_the_one_estimate_is_let_be(line: str) -> None:
     assert list(once.stray_costs([Source("flowctl/new/door.py", line)])) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class RefusalCap: ...",
+        "class PooledRefusals: ...",
+        "def on_refused(self):\n    self.limit *= 0.8",
+        "def _note_refusal(self):\n    self.limit = max(1, _DOWN * self.limit)",
+        "def throttled(self):\n    self.permits = self.permits // 2",
+    ],
+)
+def test_a_second_limit_learned_from_refusals_is_seen(text: str) -> None:
+    """Kind: a spout fell by a fifth, a paced target by a half, on the same refusals."""
+    (breach,) = once.stray_limits([Source("flowctl/new/door.py", text)])
+    assert once.LIMIT_FILE in breach.what
+    assert list(once.stray_limits([Source(once.LIMIT_FILE, text)])) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def on_refused(self):\n    self.limit.fall(now_s, level, 1)",
+        "def half(n):\n    return n / 2",
+    ],
+)
+def test_who_asks_the_one_limit_is_let_be(text: str) -> None:
+    assert list(once.stray_limits([Source("flowctl/new/door.py", text)])) == []
 
 
 @reads_all
