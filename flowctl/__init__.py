@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         MetricsSettings,
         Settings,
         StartSettings,
-        WaitSettings,
     )
     from flowctl.core.messages import Emission
     from flowctl.core.ranges.extent import Extent
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
         RetrySettings,
         TimeoutSettings,
         TupleSettings,
-        WindowSettings,
     )
     from flowctl.errors import (
         AuthenticationError,
@@ -82,6 +80,7 @@ if TYPE_CHECKING:
         SpoutListener,
     )
     from flowctl.range_ports import Block, RangeProducer, RangeReader
+    from flowctl.runtime.file_store import FileCheckpointStore
     from flowctl.runtime.flow_control_spout import FlowControlSpout
     from flowctl.runtime.iterables import Records
     from flowctl.runtime.launch import Interrupted
@@ -114,6 +113,7 @@ __all__ = [
     "Endpoint",
     "Extent",
     "FencedError",
+    "FileCheckpointStore",
     "FlowControlSpout",
     "FlowProducer",
     "FlowctlError",
@@ -156,8 +156,6 @@ __all__ = [
     "UnknownNameError",
     "UnrunnableError",
     "View",
-    "WaitSettings",
-    "WindowSettings",
     "WireError",
     "__version__",
     "paced",
@@ -174,7 +172,6 @@ _HOMES = {
         "MetricsSettings",
         "Settings",
         "StartSettings",
-        "WaitSettings",
     ),
     "flowctl.core.messages": ("Emission",),
     "flowctl.core.records": (
@@ -194,7 +191,6 @@ _HOMES = {
         "RetrySettings",
         "TimeoutSettings",
         "TupleSettings",
-        "WindowSettings",
     ),
     "flowctl.instrumentation.snapshot": ("BoltView", "Report", "Snapshot", "View"),
     "flowctl.pacing.api": ("paced",),
@@ -213,6 +209,7 @@ _HOMES = {
     ),
     "flowctl.core.ranges.extent": ("Extent",),
     "flowctl.range_ports": ("Block", "RangeProducer", "RangeReader"),
+    "flowctl.runtime.file_store": ("FileCheckpointStore",),
     "flowctl.runtime.iterables": ("Records",),
     "flowctl.runtime.launch": ("Interrupted",),
     "flowctl.runtime.manual": ("ManualSpout",),

@@ -49,7 +49,7 @@ _RETRY_NAME: Final = re.compile(
 _WAIT_NAME: Final = re.compile(r"(wait|pause|back_?off|rest|retry|first|after)\w*_s$", re.I)
 RETRY_NAMES: Final = {  # that mean something else, or are what it works with
     "_BACKOFF": "flowctl/core/rtt.py",  # of a time-out (RFC 6298)
-    "_BACKOFF_RATIO": "flowctl/core/window/baselines.py",  # by which a window shrinks
+    "_BACKOFF_RATIO": "adapters/flowctl_lab/baselines.py",  # by which a window shrinks
     "_RETRY_S": "adapters/flowctl_sql/_sqlite.py",  # how often it looks whether a lock is free
     "Breaker": "flowctl/core/blame.py",
 }

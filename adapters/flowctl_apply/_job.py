@@ -159,10 +159,10 @@ class Job:
         return self._applied(finished, None)
 
     def check_empty(self, *, is_table: bool) -> None:
-        """Raise :class:`ConfigError` if ``out`` holds rows that are not of jobs of ours.
+        """Raise :class:`ConfigError` if ``out`` holds Parquet files that no job of ours wrote.
 
-        Who reads the directory of a finished job reads them too.  In a directory such as ``day=1/``
-        as well, but not below other ones.  A table says itself which files are its rows.
+        Whoever reads the directory of a finished job would read them as well, also in partition
+        directories such as ``day=1/``.  A table is exempt: its log lists its files.
         """
         if is_table or self.results.description() is not None:
             return

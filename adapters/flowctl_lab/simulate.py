@@ -32,7 +32,7 @@ _REPLAYS_SHOWN = 12  # a comparison of policies is expected to miss many gates
               " settings.")  # fmt: skip
 @click.option("--seed", metavar="S", default=1, show_default=True, help="Seed of --random.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
-              help="Replace a setting, e.g. window.step=2; may be repeated.")  # fmt: skip
+              help="Replace a setting, e.g. lab.window.step=2; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
               help="Write the table as Markdown.")  # fmt: skip
 @click.option("--verify", is_flag=False, flag_value="all", type=click.Choice(["all", "rows"]),

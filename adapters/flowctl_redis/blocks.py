@@ -14,6 +14,7 @@ from flowctl_redis.names import to_bytes, to_text
 # One field of some 9 kB instead of a thousand of 120 bytes: quick to rewrite, and large enough that
 # similar names compress well.
 BLOCK_PARTITIONS = 1_000
+_NONE = -1  # records of a range that is none
 _LEVEL = 6  # zlib's default: 0.9 ms a block; level 1 saves a third of that and makes it 5 % larger
 
 
@@ -32,6 +33,22 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoder = msgspec.msgpack.Decoder(_Columns)
 
 
+def acked_of(state: PartitionCheckpoint) -> tuple[AckedRange, ...]:
+    """Return the acked ranges as they are stored: first, of -1 records, what was given up last."""
+    if state.given_up is None:
+        return state.acked
+    return AckedRange(state.given_up, state.given_up, _NONE), *state.acked
+
+
+def as_acked(
+    stored: tuple[AckedRange, ...],
+) -> tuple[tuple[AckedRange, ...], Position | None]:
+    """The inverse: the acked ranges, and what was given up last."""
+    if stored and stored[0].records == _NONE:
+        return stored[1:], stored[0].first
+    return stored, None
+
+
 def encode_block(field: bytes, partitions: Mapping[str, PartitionCheckpoint]) -> bytes:
     """Return the value of a block in ``field``.
 
@@ -43,7 +60,7 @@ def encode_block(field: bytes, partitions: Mapping[str, PartitionCheckpoint]) ->
         [to_bytes(name) for name in names],
         [state.position for state in states],
         [state.records for state in states],
-        [(index, state.acked) for index, state in enumerate(states) if state.acked],
+        [(index, acked) for index, acked in enumerate(map(acked_of, states)) if acked],
         [state.end for state in states],
         [(index, state.mark) for index, state in enumerate(states) if state.mark is not None],
     )
@@ -61,12 +78,13 @@ def decode_block(field: bytes, raw: bytes) -> dict[str, PartitionCheckpoint]:
         _check(field, raw, stream.unused_data)
         acked, marks = dict(columns.acked), dict(columns.marks)
         rows = zip(columns.names, columns.positions, columns.records, columns.ends, strict=True)
-        return {
-            to_text(name): PartitionCheckpoint(
-                position, records, acked.get(index, ()), end, marks.get(index)
+        found: dict[str, PartitionCheckpoint] = {}
+        for index, (name, position, records, end) in enumerate(rows):
+            above, given_up = as_acked(acked.get(index, ()))
+            found[to_text(name)] = PartitionCheckpoint(
+                position, records, above, end, marks.get(index), given_up
             )
-            for index, (name, position, records, end) in enumerate(rows)
-        }
+        return found
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(f"not a block: {error}") from error
 

@@ -46,7 +46,7 @@ from flowctl.checksums import crc32
 from flowctl.core.positions import encode
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
 from flowctl.errors import CheckpointCorruptError, JobError
-from flowctl_redis.blocks import decode_block, encode_block
+from flowctl_redis.blocks import acked_of, as_acked, decode_block, encode_block
 from flowctl_redis.held import Held, Partitions, Plan
 from flowctl_redis.names import clear_command, to_bytes, to_text
 
@@ -94,7 +94,8 @@ def partition_of(field: bytes) -> str:
 
 def encode_partition(name: str, value: PartitionCheckpoint) -> bytes:
     """Return the field's value; raise :class:`JobError` for a position that can't be stored."""
-    stored = _Stored(value.position, value.records, value.acked, value.end, value.mark)
+    acked = acked_of(value)
+    stored = _Stored(value.position, value.records, acked, value.end, value.mark)
     try:
         packed = _encoder.encode(stored)[:-_NO_CRC]
     except (OverflowError, TypeError) as error:
@@ -145,8 +146,9 @@ def decode_partition(key: bytes, field: bytes, raw: bytes) -> PartitionCheckpoin
         intact = False
     if not intact:
         corrupt(key, f"field {to_text(field)} does not decode")
+    acked, given_up = as_acked(stored.acked)
     return PartitionCheckpoint(
-        stored.position, stored.records, stored.acked, stored.end, stored.mark
+        stored.position, stored.records, acked, stored.end, stored.mark, given_up
     )
 
 

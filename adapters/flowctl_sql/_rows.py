@@ -57,6 +57,10 @@ class Prepared(msgspec.Struct, frozen=True):
             grouped.setdefault(shape, []).append(row)
         return [Insert(*each) for each in grouped.items()]
 
+    def rows_of(self, record: int) -> int:
+        """How many rows belong to a record."""
+        return 1 if self.counts is None else self.counts[record]
+
     def _of_rows(self, wanted: Sequence[bool]) -> Iterable[bool]:
         if self.counts is None:
             return wanted

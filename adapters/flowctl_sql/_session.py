@@ -7,9 +7,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Span
@@ -104,7 +107,7 @@ class Session:
                 self._introduced = name
 
     def refusal(self, error: Exception, batch: Batch) -> RetryLater:
-        """What to raise for an error that says "not now", naming who is in the way."""
+        """Return the refusal for an error that says "not now"; it names who holds the lock."""
         if isinstance(error, RetryLater):
             return error
         if not (self._is_postgres and is_locked(error) and self.usable):
@@ -204,7 +207,8 @@ class Session:
         inserts = prepared.inserts(is_new)
         for insert in inserts:
             self._inserts.insert(insert)
-        self.ledger.cover(batch.span, touching)
+        for part in _written_parts(batch, prepared):
+            self.ledger.cover(part, touching if part is batch.span else self.ledger.covered(part))
         if merges:
             self.ledger.merge(batch.span)
         batch.check_in_time()  # last: the next step commits
@@ -360,3 +364,17 @@ class Session:
 def _is_integrity_error(error: Exception) -> bool:
     # PEP 249 gives each driver a class of this name and no common parent.
     return any(cls.__name__ == "IntegrityError" for cls in type(error).__mro__)
+
+
+def _written_parts(batch: Batch, prepared: Prepared) -> list[Span]:
+    """The span of ``batch`` around the records that were rejected and have no row."""
+    left = [-1, *sorted(at for at in batch.rejected if not prepared.rows_of(at)), len(batch)]
+    if len(left) == 2:
+        return [batch.span]
+    span, parts = batch.span, []
+    for before, after in pairwise(left):
+        if after - before > 1:
+            first = span.first if before < 0 else batch[before + 1].position
+            last = span.last if after == len(batch) else batch[after - 1].position
+            parts.append(msgspec.structs.replace(span, first=first, last=last))
+    return parts

@@ -75,7 +75,9 @@ class Turns:
     ) -> Batch:
         """Return what ``process`` gets: ``records``, from position ``first`` to ``last``."""
         epoch = self._welcome.job_epoch
-        span = Span(self._job, frame.partition, first, last, epoch, frame.acked_through)
+        unsettled = None if frame.given_up is None else (None, frame.given_up)
+        through = frame.acked_through
+        span = Span(self._job, frame.partition, first, last, epoch, through, unsettled)
         batch = Batch(records, span, bolt=self._bolt, attempt=frame.attempt, clock=time.monotonic)
         batch.tell_prolonged = self.link.prolong
         return batch

@@ -36,6 +36,8 @@ class Completion:
         if self._failures.has_dead_letter and not flow_tuple.is_given_up:
             self._complete_parts(flow_tuple, self._without(flow_tuple, ack.rejected, now_s), now_s)
         else:
+            last = ack.rejected[-1].index
+            self._supply.note_given_up(flow_tuple.cut.part(last, last + 1))
             self.complete(flow_tuple, now_s)
 
     def complete(self, flow_tuple: FlowTuple, now_s: float) -> None:

@@ -1,6 +1,6 @@
 """What a call costs, whatever its size, and what a record: S(n) = a + b n, from sizes and times.
 
-Two ways to learn it (ADR 20).  :class:`CallCost` is for one caller, whose calls come one after the
+Two ways to learn it (ADR 21).  :class:`CallCost` is for one caller, whose calls come one after the
 other: a batch of a range, of a stream.  :class:`ServicePool` is for all bolts of a spout at once,
 whose tuples come in any order, at speeds of their own.  How large the next call is, is decided by
 those who ask: :mod:`flowctl.core.sizing`, ``bolts/range_pace.py``, ``delivery/batch_rows.py``.

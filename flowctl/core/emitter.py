@@ -318,4 +318,5 @@ class Emitter:
             cut.records,
             self._supply.acked_through(partition),
             cut.size_bytes,
+            self._supply.given_up(partition),
         )

@@ -254,6 +254,7 @@ class Failures:
 
     def note_dead_lettered(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Count and report a tuple that is safe in the dead letter."""
+        self._book.supply.note_given_up(flow_tuple.cut)
         counters = self._book.counters
         if not flow_tuple.faults:  # rejected, which was counted and reported before
             counters.records_rejected_kept += 1
@@ -327,6 +328,17 @@ class Failures:
         consumer.on_late_ack(flow_tuple, now_s)
         if not self.retries.discard(flow_tuple):
             self._book.take_back(flow_tuple, now_s)
+
+    def reclaim(self, flow_tuple: FlowTuple, now_s: float) -> bool:
+        """An expired sending failed after all: take the tuple from wherever it is, to count that.
+
+        False: it has ended already, or another's outcome decides about it.
+        """
+        if flow_tuple.is_given_up or self.retries.is_parked(flow_tuple):
+            return False
+        if not self.retries.discard(flow_tuple):
+            self._book.take_back(flow_tuple, now_s)
+        return True
 
     # -- time passes ---------------------------------------------------------------------
 

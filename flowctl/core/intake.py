@@ -10,6 +10,7 @@ from flowctl.core.buffer import NO_SIZE, Cut, SendBuffer, sizes_of
 from flowctl.core.events import FlowEvent, IntakePaused, IntakeResumed
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.ledger import PartitionLedger
+from flowctl.core.positions import latest
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import BufferSettings
 
@@ -230,6 +231,18 @@ class Intake:
     def acked_through(self, partition: str) -> Position | None:
         """Up to where all is processed, as far as that is known."""
         return self.ledgers[partition].cumulative if self._commits_acked else None
+
+    def given_up(self, partition: str) -> Position | None:
+        """The last position of ``partition`` that was given up or rejected; None: none was."""
+        return self.ledgers[partition].given_up if self._commits_acked else None
+
+    def note_given_up(self, cut: Cut) -> None:
+        """The records of ``cut`` count as done, but were given up or rejected."""
+        if not self._commits_acked:
+            return  # no sink is told what was acked
+        ledger = self.ledgers[cut.partition]
+        ledger.given_up = latest(ledger.given_up, cut.records[-1].position)
+        self._moved.add(cut.partition)
 
     def uncommitted_of(self, partition: str) -> int:
         """Records of ``partition`` that were read and are not below its cumulative ack."""

@@ -32,6 +32,7 @@ class PartitionLedger:
         "cumulative",
         "cumulative_seq",
         "end",
+        "given_up",
         "mark",
         "next_seq",
         "partition",
@@ -47,6 +48,7 @@ class PartitionLedger:
         self.skipped: int = 0  # records read again though an earlier run had acked them
         self.end: Position | None = None  # what the source gave with the end; None: not there yet
         self.mark: Position | None = restored.mark  # by which the source recognises it
+        self.given_up: Position | None = restored.given_up  # the last, see PartitionCheckpoint
         self._acked = RangeSet()
         self._above = 0  # records in it
         self._first_at: dict[int, Position] = {}  # range start → its first position
@@ -190,5 +192,6 @@ class PartitionLedger:
         end = self.end if self.is_settled else None
         mark = self.mark if end is None else None
         return PartitionCheckpoint(
-            self.cumulative, self.cumulative_seq, live + tuple(self._restored), end, mark
-        )
+            self.cumulative, self.cumulative_seq, live + tuple(self._restored), end, mark,
+            self.given_up,
+        )  # fmt: skip

@@ -32,7 +32,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Emission(Message, frozen=True, tag=3):
     """One sending of one tuple to one bolt.
 
-    ``attempt`` is the 1-based count of sendings of this tuple in this run.
+    ``attempt`` is the 1-based count of sendings of this tuple in this run.  ``given_up``: as in
+    :class:`flowctl.core.records.PartitionCheckpoint`.
     """
 
     tuple_id: int
@@ -42,6 +43,7 @@ class Emission(Message, frozen=True, tag=3):
     records: Sequence[Record]
     acked_through: Position | None
     size_bytes: int
+    given_up: Position | None = None
 
 
 class RangeEmission(Emission, frozen=True, tag=13):
@@ -51,9 +53,9 @@ class RangeEmission(Emission, frozen=True, tag=13):
     ``tells_saved``: a :class:`flowctl.wire.frames.Saved` follows each report that asks for it.
     """
 
-    start: int
-    stop: int
-    identity: str
+    start: int = 0
+    stop: int = 0
+    identity: str = ""
     tells_saved: bool = False
 
 

@@ -33,6 +33,12 @@ class Supply(Protocol):
     def acked_through(self, partition: str) -> Position | None:
         """Up to where all of ``partition`` is done, as far as that is known."""
 
+    def given_up(self, partition: str) -> Position | None:
+        """The last position of ``partition`` that was given up or rejected, if that is known."""
+
+    def note_given_up(self, cut: Cut) -> None:
+        """The records of ``cut`` count as done, but were given up or rejected."""
+
     def end(self) -> None:
         """No more records will come."""
 
@@ -80,6 +86,14 @@ class Backlog:
         """See :class:`Supply`; not known."""
         del partition
         return None
+
+    def given_up(self, partition: str) -> Position | None:
+        """See :class:`Supply`; not known."""
+        del partition
+        return None
+
+    def note_given_up(self, cut: Cut) -> None:
+        """See :class:`Supply`; not noted."""
 
     def end(self) -> None:
         """See :class:`Supply`; changes nothing."""

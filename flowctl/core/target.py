@@ -121,8 +121,9 @@ class Target(Place):
     def may_wait(self, failed: FlowTuple, now_s: float) -> bool:
         """Whether it is too early to give ``failed`` up, should its attempts run out now.
 
-        All that is left has failed, so nothing is left to ask with but that.  It goes again
-        for as long as few records that all fail do before they count as bad.
+        Only tuples that failed are left, so no other can show whether the target is down.
+        ``failed`` is sent again for as long as an outage may last before so few failing records
+        count as bad.
         """
         if self.fails_for_long(now_s) or not self._is_unproven(failed):
             return False
@@ -206,7 +207,7 @@ class Target(Place):
         self._used_at_s = now_s
 
     def _go_down(self, now_s: float) -> None:
-        """The faults just before were its own, and refusals too: it is not full."""
+        """Undo what the refusals just before did: they came from an outage, not a full target."""
         if self._before is not None:
             self._in_flight.most, self._before = self._before, None
         super()._go_down(now_s)

@@ -100,7 +100,7 @@ class BoltRegistry:
 
 
 def _settings_of(settings: CoreSettings, slots: int) -> CoreSettings:
-    """With ``window.advertised``, the slots that the bolt reports bound its window (S28).
+    """With ``lab.window.advertised``, the slots that the bolt reports bound its window (S28).
 
     A window of min(window, slots) leaves room only while a slot is free: the spout counts what the
     bolt holds, so no message has to tell which are.
@@ -256,14 +256,15 @@ class TupleCore:
         """``process`` raised, or the target had no room or is away.
 
         Raised: the tuple is sent again, perhaps in pieces, or given up (S109, S110).  Refused: it
-        is sent again, and no attempt is counted.  A fail of a tuple that this bolt does not hold
-        any more is ignored.
+        is sent again, and no attempt is counted.  That a bolt raised counts also if the tuple was
+        given to another meanwhile, which need not end it then: or a record whose every call raises
+        later than it is waited for would go round for ever.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
         in_flight = self._emitter.in_flight
-        flow_tuple = self._hand_back(consumer, fail.tuple_id)
+        flow_tuple = self._hand_back(consumer, fail, now_s)
         if flow_tuple is None:
             return AckOutcome.DUPLICATE
         records, at = flow_tuple.cut.records, fail.record_index
@@ -280,14 +281,30 @@ class TupleCore:
             record_index=at, may_be_target=not fail.is_data_error,
         )  # fmt: skip
 
-    def _hand_back(self, consumer: AdaptiveFlowConsumer, tuple_id: int) -> FlowTuple | None:
-        """``consumer`` is rid of a tuple that it did not process; None: nobody waits for it."""
+    def _hand_back(
+        self, consumer: AdaptiveFlowConsumer, fail: Fail, now_s: float
+    ) -> FlowTuple | None:
+        """``consumer`` is rid of a tuple that it did not process; None: nobody need hear of it."""
         consumer.on_answered()
-        flow_tuple = consumer.take_out(tuple_id)
+        flow_tuple = consumer.take_out(fail.tuple_id)
         if flow_tuple is None:
-            consumer.strays.end(tuple_id)
+            consumer.strays.end(fail.tuple_id)
+            late = self._pending.get(fail.tuple_id)
+            if late is not None and self._reclaim(late, consumer, fail, now_s):
+                flow_tuple = late
         self.book.changed(consumer)
         return flow_tuple
+
+    def _reclaim(
+        self, late: FlowTuple, consumer: AdaptiveFlowConsumer, fail: Fail, now_s: float
+    ) -> bool:
+        """Whether the fail of a tuple that ``consumer`` does not hold any more counts.
+
+        Then it is in nobody's hands.
+        """
+        if fail.is_refused or not late.was_given(consumer.bolt):
+            return False
+        return self._failures.reclaim(late, now_s)
 
     @property
     def has_lost(self) -> bool:

@@ -282,6 +282,7 @@ class Delivery:
                 self._lost.reject(batch[index], reason)
             except Exception as error:
                 raise _NotSettledError(error) from None
+            self._pieces.note_given_up(batch[index])
         if batch.left_out:
             self.tally.left_out += batch.left_out
             self._rows.left_out(batch)

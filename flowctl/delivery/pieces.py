@@ -85,10 +85,6 @@ class Pieces:
         self._before: Position | None = None  # of the row before the oldest that is not settled
         self.given_up: Position | None = None  # of the last row that the target does not have
 
-    def __len__(self) -> int:
-        """How many pieces are not settled."""
-        return len(self._book.pending)
-
     @property
     def waiting(self) -> int:
         """How many pieces go again, now or later."""
@@ -121,10 +117,14 @@ class Pieces:
             self._target.proven_at_s = now_s
             self._isolation.on_done(piece, now_s)
         else:
-            self.given_up = latest(self.given_up, piece.cut.records[-1].position)
+            self.note_given_up(piece.cut.records[-1])
         del self._book.pending[piece.tuple_id]
         if is_done and not self._book.pending:
             self._first_failed_s.clear()
+
+    def note_given_up(self, record: Record) -> None:
+        """The target does not have ``record``, and gets it no more."""
+        self.given_up = latest(self.given_up, record.position)
 
     def fault(
         self,

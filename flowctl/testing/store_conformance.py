@@ -168,6 +168,19 @@ class CheckpointStoreConformance:
                 store.rewind("job", "a", position)
                 assert store.load("job").partitions["a"].end is None
 
+    def test_what_was_given_up_last_is_kept_also_when_the_partition_is_set_back(
+        self, store_factory: StoreFactory
+    ) -> None:
+        """So that no sink takes it for written, whatever runs again."""
+        store = store_factory()
+        for given_up in (4, (7, "x"), "id"):
+            state = PartitionCheckpoint(5, 5, (AckedRange(8, 9, 0),), given_up=given_up)
+            store.save("job", Checkpoint({"a": state}), epoch=store.acquire("job"))
+            assert store_factory().load("job").partitions["a"] == state
+            for position in (5, 3):
+                store.rewind("job", "a", position)
+                assert store.load("job").partitions["a"].given_up == given_up
+
     def test_a_mark_is_kept_until_the_partition_is_set_back(
         self, store_factory: StoreFactory
     ) -> None:

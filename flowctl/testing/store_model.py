@@ -30,7 +30,8 @@ def _checkpoints(draw: st.DrawFn) -> Checkpoint:
         acked = (AckedRange(first, first, 1),) if draw(st.booleans()) else ()
         end = draw(_POSITIONS)
         mark = draw(_POSITIONS)
-        return PartitionCheckpoint(position, draw(st.integers(0, 3)), acked, end, mark)
+        records, given_up = draw(st.integers(0, 3)), draw(_POSITIONS)
+        return PartitionCheckpoint(position, records, acked, end, mark, given_up)
 
     names = draw(st.sets(_NAMES))
     return Checkpoint({name: partition() for name in sorted(names)})
@@ -59,7 +60,7 @@ class _Model:
         if before is None or _below(before, PartitionCheckpoint(position)):
             return ConfigError
         records = before.records if before.position == position else 0
-        after = {name: PartitionCheckpoint(position, records)}
+        after = {name: PartitionCheckpoint(position, records, given_up=before.given_up)}
         self.checkpoint = Checkpoint(self.checkpoint.partitions | after)
         self.epoch += 1
         return None

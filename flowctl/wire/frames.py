@@ -27,8 +27,9 @@ from flowctl.core.messages import (
 )
 
 # Version 1 had no DetailedAck, and other fails and heartbeats; version 2 had no ranges; in version
-# 3 heartbeats did not tell what was begun; in version 4 what went to bolts did not name them.
-PROTOCOL_VERSION: Final = 5
+# 3 heartbeats did not tell what was begun; in version 4 what went to bolts did not name them; in
+# version 5 tuples did not say what had been given up.
+PROTOCOL_VERSION: Final = 6
 
 
 class Hello(Message, frozen=True, tag=1):

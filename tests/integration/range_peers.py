@@ -14,7 +14,7 @@ from tests.range_parts import Told
 
 
 def range_of(tuple_id: int, start: int, stop: int) -> RangeEmission:
-    return RangeEmission(tuple_id, "b1", 1, "p", (), None, 0, start, stop, "")
+    return RangeEmission(tuple_id, "b1", 1, "p", (), None, 0, None, start, stop, "")
 
 
 def told(s: Spout, tuple_id: int) -> Told:

@@ -210,6 +210,7 @@ def _is_paused_at_a_hole(kafka: MockKafka, topic: str) -> bool:
     kafka.fill(topic, 4_000)
     producer = source(kafka, topic, uncommitted_max=50, config={"queued.min.messages": 10})
     done = set()
+    held: list[str] = []
     paused: list[str] = []
     inner = producer._pause
 
@@ -221,14 +222,15 @@ def _is_paused_at_a_hole(kafka: MockKafka, topic: str) -> bool:
     producer._pause = watched  # type: ignore[method-assign]
 
     def hold(batch: Batch) -> None:
-        if batch.span.partition == f"{topic}-0" and batch[0].position == 0:
+        # Once: a bolt that a busy machine silences for 3 s loses this tuple to the other one, and
+        # both would wait for what neither can do then.
+        if batch.span.partition == f"{topic}-0" and batch[0].position == 0 and not held:
+            held.append(topic)
             until(lambda: len(done) >= 3_000, "the other partitions")
         done.update(r.value for r in batch if batch.span.partition != f"{topic}-0")
 
-    # A copy of the tuple that waits would hold the other bolt up as well.
-    settings = {"tuple.records_max": 10, "hedge.enabled": False}
-    seen = run(producer, process=hold, **settings)
-    assert numbers(seen) == list(range(4_000))
+    seen = run(producer, process=hold, **{"tuple.records_max": 10})
+    assert numbers(list(set(seen))) == list(range(4_000))
     return f"{topic}-0" in paused
 
 

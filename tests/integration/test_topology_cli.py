@@ -22,7 +22,6 @@ JOB = """
 import os, time
 from flowctl_storm import Topology
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
 
 PLACE = os.path.dirname(os.path.abspath(__file__))
 
@@ -45,7 +44,7 @@ topology = Topology("visits")
 topology.spout("lines", TextLines(os.path.join(PLACE, "in.log")))
 topology.bolt("parse", parse, count=2).shuffle("lines")
 topology.bolt("store", store, count=2).fields("parse", "n")
-job = topology.job(stages(), checkpoint=RedisCheckpointStore(data_dir="redis"))
+job = topology.job(stages())
 """
 
 

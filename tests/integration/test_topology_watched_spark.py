@@ -59,7 +59,7 @@ def test_hooks_and_figures_of_workers_are_exact(spark: Any, tmp_path: Path) -> N
         checkpoint=MemoryCheckpointStore(),
         # A copy of what is late on a busy machine would be counted as well.
         settings=Settings().with_overrides(
-            {"hedge.enabled": "false", "timeout.rto_first_s": 60, "timeout.rto_min_s": 60}
+            {"hedge.enabled": "false", "lab.timeout.rto_first_s": 60, "lab.timeout.rto_min_s": 60}
         ),
         view=Witness(),
     )

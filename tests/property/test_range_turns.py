@@ -38,7 +38,7 @@ WAITED_S = 0.25  # in the bolt's queue
 
 
 def range_frame(tuple_id: int, start: int, stop: int) -> RangeEmission:
-    return RangeEmission(tuple_id, "b1", 1, "p", (), None, 0, start, stop, "v1")
+    return RangeEmission(tuple_id, "b1", 1, "p", (), None, 0, None, start, stop, "v1")
 
 
 def split_frame(tuple_id: int, request: int, keep: float) -> Split:

@@ -18,7 +18,11 @@ pytestmark = pytest.mark.on_change("topology")
 
 PARTITIONS = ("p", "q")
 RECORDS = 40  # of each
-NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
+NO_EXPIRY = {
+    "lab.timeout.rto_first_s": 1e5,
+    "lab.timeout.rto_min_s": 1e5,
+    "lab.timeout.rto_max_s": 1e6,
+}
 
 
 class Shared:

@@ -81,10 +81,10 @@ def test_the_table_names_gates_and_the_command_that_repeats(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["simulate", "drain", "--policy", "fixed:16", "--seeds", "1", "--jobs", "1"]
-    assert main([*arguments, "--set", "window.step=2"]) == 0
+    assert main([*arguments, "--set", "lab.window.step=2"]) == 0
     out = capsys.readouterr().out
     assert "missed: E" in out
-    assert "flowctl simulate drain --policy fixed:16 --seeds 1 --set window.step=2" in out
+    assert "flowctl simulate drain --policy fixed:16 --seeds 1 --set lab.window.step=2" in out
     assert main([*arguments, "--check"]) == 1
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowctl.config import name_of
 from flowctl_lab.simulation.catalogue import CATALOGUE
 from flowctl_lab.simulation.engine import Outcome, simulate
 from flowctl_lab.simulation.policies import settings_of
@@ -26,7 +27,7 @@ FEW = 8_000
 def with_settings(name: str, policy: str, tuples: int, **values: Any) -> Outcome:
     """Run a part of a scenario with settings changed, as ``window_threshold_s``."""
     scenario = msgspec.structs.replace(CATALOGUE[name], tuples=tuples)
-    overrides = {key.replace("_", ".", 1): value for key, value in values.items()}
+    overrides = {name_of(*key.split("_", 1)): value for key, value in values.items()}
     return simulate(scenario, settings_of(policy, scenario, overrides), 1)
 
 

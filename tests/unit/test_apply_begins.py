@@ -66,6 +66,15 @@ def spark_door(place: Path, **options: Any) -> Any:
     return apply(str(place / "in"), same, **given)
 
 
+def test_without_a_checkpoint_its_results_are_all_that_is_kept(place: Path) -> None:
+    """A checkpoint elsewhere would count rows whose results were removed with ``out``."""
+    assert ids(run(place)) == [1, 2, 3]
+    assert not Path(os.environ["FLOWCTL_CHECKPOINTS"]).exists()
+    shutil.rmtree(place / "out")
+    again = run(place)
+    assert (ids(again), again.was_done) == ([1, 2, 3], False)
+
+
 @pytest.mark.parametrize("door", [run, spark_door])
 @pytest.mark.parametrize(
     ("options", "problem"),

@@ -259,3 +259,87 @@ def test_a_shorter_time_out_of_a_newer_tuple_is_heard() -> None:
     driver.offer(1)
     driver.emit()
     assert driver.core.next_deadline_s() == pytest.approx(1.1)  # not the first one's 30 s
+
+
+class SlowToFail:
+    """Two bolts that beat, and each of whose calls raises after 75 s: later than the 60 s for which
+    a tuple is waited for."""
+
+    def __init__(self, **settings: object) -> None:
+        self.driver = beating("a", "b", retry_attempts_max=3, **settings)
+        self.driver.offer(2)
+        for emission in self.driver.emit():
+            self.driver.wait(0.1)
+            self.driver.ack(emission, service_s=0.1)
+        self.calls: dict[str, list[Emission]] = {"a": [], "b": []}
+        self.ends_s = dict.fromkeys(self.calls, 0.0)
+
+    def run(self, until_s: float) -> None:
+        driver = self.driver
+        while driver.clock() < until_s and driver.core.gave_up is None:
+            driver.clock.advance(0.25)
+            for emission in driver.emit():
+                self.calls[emission.bolt].append(emission)
+            for bolt, calls in self.calls.items():
+                self._work(bolt, calls)
+            driver.wait(0)
+
+    def _work(self, bolt: str, calls: list[Emission]) -> None:
+        now_s = self.driver.clock()
+        if calls and not self.ends_s[bolt]:
+            self.ends_s[bolt] = now_s + 75.0
+        if calls and now_s >= self.ends_s[bolt]:
+            self.ends_s[bolt] = 0.0
+            self.driver.fail(calls.pop(0))
+        begun = [calls[0].tuple_id] if calls else []
+        self.driver.beat(bolt, busy=len(begun), queued=max(0, len(calls) - 1), begun=begun)
+
+
+def test_a_record_whose_every_call_raises_later_than_it_is_waited_for_is_given_up() -> None:
+    """The kind: a fault that nobody waits for any more is one all the same.  It was counted for
+    nobody, and the record went from bolt to bolt for ever."""
+    slow = SlowToFail()
+    slow.driver.offer(1)
+    slow.run(until_s=1_000.0)
+    assert slow.driver.core.gave_up is not None
+    assert slow.driver.core.gave_up.attempts == 3
+    assert len(slow.driver.log_emitted) == 2 + 4
+
+
+def test_a_target_that_fails_every_call_late_is_noticed_and_no_record_is_blamed() -> None:
+    slow = SlowToFail(window_policy="fixed", window_initial=1)
+    slow.driver.offer(200)
+    slow.run(until_s=1_000.0)
+    assert slow.driver.core.gave_up is None
+    assert slow.driver.core.target_down is not None
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_late_fault_of_what_was_done_or_given_up_meanwhile_changes_nothing(
+    is_done: bool,
+) -> None:
+    driver = beating("a", "b", retry_attempts_max=1)
+    driver.offer(1)
+    (first,) = driver.emit()
+    wait_beating(driver, 3.25, b={})
+    (moved,) = driver.emit()
+    assert (first.bolt, moved.bolt, moved.tuple_id) == ("a", "b", first.tuple_id)
+    if is_done:
+        driver.ack(moved)
+    else:
+        driver.fail(moved)
+    failed = driver.core.counters.tuples_failed
+    assert driver.fail(first) is AckOutcome.DUPLICATE
+    assert driver.core.counters.tuples_failed == failed
+    assert (driver.core.gave_up is None) is is_done
+
+
+def test_a_late_refusal_changes_nothing() -> None:
+    """It says that the target was full then, and nothing of the tuple."""
+    driver = beating("a", "b")
+    driver.offer(1)
+    (first,) = driver.emit()
+    wait_beating(driver, 3.25, b={})
+    (moved,) = driver.emit()
+    assert driver.fail(first, is_refused=True) is AckOutcome.DUPLICATE
+    assert driver.ack(moved) is AckOutcome.ACKED

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+import flowctl_lab.baselines  # noqa: F401  # adds them
 from flowctl.core.cost import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.state import Signal

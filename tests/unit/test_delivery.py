@@ -210,6 +210,33 @@ def test_what_was_rejected_in_a_call_that_was_refused_in_part_is_settled_too() -
     assert (tally.written, tally.rejected, tally.kept) == (3, 1, 1)
 
 
+def test_a_bulk_call_that_took_nothing_goes_again_whole() -> None:
+    seen: list[int] = []
+
+    def bulk(batch: Batch) -> None:
+        seen.append(len(batch))
+        if len(seen) == 1:
+            raise RetryLater("full", again=range(len(batch)))
+
+    tally = deliver(bulk, "abcd")
+    assert seen == [4, 4]
+    assert (tally.written, tally.refused) == (4, 1)
+
+
+def test_the_time_in_calls_and_the_time_waited_are_told_apart() -> None:
+    clock, refusals = Clock(), [True, False, True]
+
+    def process(batch: Batch) -> None:
+        clock.sleep(2.0)
+        if refusals and refusals.pop():
+            raise RetryLater("full", after_s=5.0)
+
+    tally = deliver(process, "ab", clock)
+    assert (tally.calls, tally.refused) == (2, 1)
+    assert tally.called_s == 4.0
+    assert tally.waited_s == 5.0
+
+
 def test_indices_that_are_none_of_the_batch_end_the_partition() -> None:
     def bulk(batch: Batch) -> None:
         raise RetryLater("full", again=[len(batch)])

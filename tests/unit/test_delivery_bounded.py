@@ -13,6 +13,7 @@ import pytest
 
 from flowctl.bolts import calls
 from flowctl.bolts.batch import Batch
+from flowctl.core.records import Record, Span
 from flowctl.delivery import bounded
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.options import SINK, checked
@@ -161,3 +162,78 @@ def test_a_call_that_takes_long_is_logged_once_with_its_row(
 def test_a_bound_that_can_not_be_one_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="call_timeout_s"):
         checked(SINK, {"call_timeout_s": wrong})
+
+
+def _batch(*values: int) -> Batch:
+    records = [Record(value, value) for value in values]
+    return Batch(records, Span("job", "7", values[0], values[-1], 1), bolt="7", attempt=1)
+
+
+def test_what_is_done_here_is_done_where_the_calls_are_and_its_error_comes_out() -> None:
+    """A connection belongs to the thread that opened it."""
+    threads: list[int] = []
+
+    def note(_: object = None) -> None:
+        threads.append(threading.get_ident())
+
+    def fail() -> None:
+        note()
+        raise UnicodeError("no")
+
+    with bounded.TaskCalls(60.0) as task_calls:
+        task_calls.call(note, _batch(1))
+        task_calls.here(note)
+        with pytest.raises(UnicodeError, match="no"):
+            task_calls.here(fail)
+    assert len(threads) == 3 and len(set(threads)) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_its_threads_end_with_it_and_hold_no_process_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "_LOOK_S", 0.01)
+    before = set(threading.enumerate())
+    with bounded.TaskCalls(60.0) as task_calls:
+        task_calls.call(len, _batch(1))
+        started = [each for each in threading.enumerate() if each not in before]
+        assert len(started) == 2
+        assert all(each.daemon for each in started)
+    for each in started:
+        each.join(10)
+        assert not each.is_alive()
+
+
+@pytest.mark.parametrize("bound_s", [None, 60.0])
+def test_a_call_that_is_over_is_told_of_no_more(
+    bound_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one of several records is told by the first and the last."""
+    looks: list[list[tuple[Any, Any]]] = []
+    long = calls.Calls.long
+
+    def looked(self: Any, now_s: float) -> Any:
+        found = long(self, now_s)
+        looks.append([(call.first, call.last) for call in found])
+        return found
+
+    def wait_for(found: list[tuple[Any, Any]]) -> None:
+        count = len(looks)
+        for _ in range(1_000):
+            if found in looks[count:]:
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError(looks[-1])
+
+    told: list[str] = []
+
+    class Log:
+        def warning(self, event: str, *, records: str, **_: Any) -> None:
+            told.append(records)
+
+    monkeypatch.setattr(calls.Calls, "long", looked)
+    monkeypatch.setattr(calls, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(bounded, "_LOOK_S", 0.01)
+    monkeypatch.setattr(bounded, "_log", Log())
+    with bounded.TaskCalls(bound_s) as task_calls:
+        task_calls.call(lambda _: wait_for([(70, 71)]), _batch(70, 71))
+        wait_for([])
+    assert told == ["records 70 to 71"]

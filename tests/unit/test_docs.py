@@ -16,7 +16,7 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.cli.main import COMMANDS, cli
 from flowctl.cli.run import run
-from flowctl.config import Settings
+from flowctl.config import Settings, kinds
 from flowctl.core.records import Record, Span
 from flowctl.core.sizing import FIXED_SHARE
 
@@ -33,8 +33,11 @@ PAGES = [
     *(
         "docs/apply.md",
         "docs/comparison.md",
+        "docs/embedding.md",
+        "docs/dev/rules.md",
         "docs/options.md",
         "docs/dev/releasing.md",
+        "docs/dev/lab.md",
         "docs/dev/control-law-cases.md",
     ),
 ]
@@ -142,8 +145,9 @@ def test_every_decision_is_in_the_index() -> None:
         assert f"({path.name})" in index, path.name
 
 
-def test_paths_in_the_architecture_exist() -> None:
-    text = text_of("docs/architecture.md")
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/dev/rules.md"])
+def test_paths_in_the_architecture_exist(page: str) -> None:
+    text = text_of(page)
     adapters = ROOT / "adapters"
     roots = (ROOT, ROOT / "flowctl", adapters, adapters / "pyspark_flowctl")
     for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text):
@@ -234,13 +238,28 @@ def test_the_tests_that_the_security_page_names_exist() -> None:
 def settings_fields() -> Iterator[tuple[str, msgspec.inspect.Type, Any]]:
     """Name, type and default of each setting."""
     defaults = msgspec.to_builtins(Settings())
-    tree = msgspec.inspect.type_info(Settings)
-    assert isinstance(tree, msgspec.inspect.StructType)
-    for section in tree.fields:
-        assert isinstance(section.type, msgspec.inspect.StructType)
-        for field in section.type.fields:
-            name = f"{section.name}.{field.name}"
-            yield name, field.type, defaults[section.name][field.name]
+    for name, kind in kinds().items():
+        section, _, field = name.removeprefix("lab.").partition(".")
+        yield name, kind, defaults[section][field]
+
+
+def type_of(kind: msgspec.inspect.Type) -> str:
+    """A setting's type, as docs/settings.md writes it."""
+    match kind:
+        case msgspec.inspect.UnionType(types=types):
+            [single] = {type_of(t) for t in types} - {"none"}
+            return single
+        case msgspec.inspect.NoneType():
+            return "none"
+        case msgspec.inspect.LiteralType():
+            return "one of"
+        case msgspec.inspect.StrType():
+            return "text"
+        case msgspec.inspect.IntType():
+            return "number"
+        case msgspec.inspect.BoolType():
+            return "switch"
+    return "seconds"
 
 
 def range_of(kind: msgspec.inspect.Type) -> str:
@@ -271,16 +290,25 @@ def float_range(kind: msgspec.inspect.FloatType) -> str:
     return f"> {kind.gt:g}" + ("" if kind.le is None else f" … {kind.le}")
 
 
-def test_every_setting_is_told_with_its_present_default_and_range() -> None:
-    told = {
-        cells[0].strip("`"): (cells[1], cells[2].replace(", or ", " or "))
+def test_every_setting_is_told_with_its_present_type_default_and_range() -> None:
+    users = {
+        cells[0].strip("`"): (cells[2] + cells[1], cells[3])
         for cells in table_rows("docs/settings.md")
+        if len(cells) == 5
+    }
+    told = users | {
+        cells[0].strip("`"): (cells[1], cells[2].replace(", or ", " or "))
+        for cells in table_rows("docs/dev/lab.md")
         if len(cells) == 4
     }
     wanted = {
-        name: (f"`{_as_text(default)}`", range_of(kind))
+        name: (
+            ("" if name.startswith("lab.") else type_of(kind)) + f"`{_as_text(default)}`",
+            range_of(kind),
+        )
         for name, kind, default in settings_fields()
     }
+    assert not [name for name in users if name.startswith("lab.")] and len(users) <= 25
     assert told.keys() == wanted.keys()
     for name, values in wanted.items():
         # A Literal's values come in msgspec's order, which is not the page's.
@@ -301,7 +329,7 @@ def test_the_examples_of_settings_run(number: int) -> None:
     blocks = python_blocks("docs/settings.md")
     names: dict[str, Any] = {}
     exec("\n".join(blocks[: number + 1]), names)
-    assert names["settings"].window.policy == "fixed"
+    assert (names["settings"].tuple.records_max, names["settings"].hedge.enabled) == (500, False)
     assert names["settings"].listen.port == (0, 7077)[number]
 
 
@@ -311,7 +339,7 @@ def test_the_examples_of_settings_run(number: int) -> None:
 @pytest.mark.req("S119")
 def test_the_spout_that_is_driven_by_hand_does_all_of_it() -> None:
     names: dict[str, Any] = {"__name__": "by_hand"}
-    exec(compile(python_blocks("docs/architecture.md")[0], "architecture.md", "exec"), names)
+    exec(compile(python_blocks("docs/embedding.md")[0], "embedding.md", "exec"), names)
     assert sorted(names["done"]) == list(range(1, 1001))
     saved = names["store"].load("by-hand").partitions["numbers"]
     assert (saved.position, saved.records, saved.acked) == (1000, 1000, ())

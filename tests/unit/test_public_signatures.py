@@ -48,6 +48,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "FlowControlSpout": (flowctl.FlowControlSpout, {**SPOUT, "bolts": BOLTS}),
     "ManualSpout": (flowctl.ManualSpout, SPOUT),
     "LocalBolts": (flowctl.LocalBolts, {"process": process, "count": 1}),
+    "FileCheckpointStore": (flowctl.FileCheckpointStore, {}),
     "Records": (flowctl.Records, {"values": [1]}),
     "Topology": (flowctl_storm.Topology, {"name": "t"}),
     "paced": (flowctl.paced, {"target": "pg"}),
@@ -64,7 +65,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "KafkaRanges": (flowctl_kafka.KafkaRanges, {"topics": "t", "servers": "here:1"}),
     "KafkaTopics": (flowctl_kafka.KafkaTopics, {"topics": "t", "servers": "here:1"}),
     "by_topic": (flowctl_kafka.by_topic, {"translators": {"t": flowctl_kafka.value_of}}),
-    "EmbeddedServer": (flowctl_redis.EmbeddedServer, {"data_dir": "data"}),
     "RedisCheckpointStore": (flowctl_redis.RedisCheckpointStore, {"url": "redis://here"}),
     "SqlRanges": (flowctl_sql.SqlRanges, {"connect": connect, "table": "t", "key": "k"}),
     "SqlSink": (flowctl_sql.SqlSink, {"url": "sqlite:///a.db", "table": "t"}),
@@ -159,9 +159,9 @@ def test_each_public_callable_is_tried() -> None:
     }
     # Those that ours call, that take nothing, or that run a job at once.
     assert left == {
-        "apply", "Batch", "Batched", "Collector", "ensure_java", "find_or_start", "Input",
-        "key_and_value", "LocalStages", "ManualCollector", "MemoryCheckpointStore", "run_local",
-        "ServerHandle", "TaskHook", "TopologyJob", "value_of",
+        "apply", "Batch", "Batched", "Collector", "ensure_java", "Input", "key_and_value",
+        "LocalStages", "ManualCollector", "MemoryCheckpointStore", "run_local", "TaskHook",
+        "TopologyJob", "value_of",
     }  # fmt: skip
 
 

@@ -328,7 +328,7 @@ def test_a_record_that_fails_alone_is_a_letter_with_its_value() -> None:
     assert list(dead.records) == [poison]
     assert ranges.state.position == 399
     ranges.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=ranges.clock())
-    assert ranges.state == PartitionCheckpoint(999, 10, end="v1")
+    assert ranges.state == PartitionCheckpoint(999, 10, end="v1", given_up=499)
 
 
 def test_when_the_target_is_down_bolts_give_back_what_they_have_not_begun() -> None:

@@ -84,3 +84,26 @@ def test_a_bolt_has_acked_a_range_when_nothing_of_it_is_left() -> None:
     assert (bolt.acked, bolt.records_acked) == (0, 5)
     ranges.did(e, 500, 1_000)
     assert (bolt.acked, bolt.records_acked) == (1, 10)
+
+
+def test_a_record_of_a_range_whose_every_call_raises_late_is_given_up() -> None:
+    """The kind, by reference: a fault that nobody waits for any more is one all the same."""
+    ranges = Ranges("a", "b", stop=2 * MB, settings={"retry_attempts_max": 2})
+    on_a, on_b = ranges.emit()
+    for emission in (on_a, on_b):
+        ranges.wait(0.1, "a", "b")
+        ranges.did(emission, emission.start, emission.start + 1_000)
+    ranges.did(on_b, on_b.start + 1_000, on_b.stop)
+    for _ in range(240):  # a beats, and is at work on its next record
+        ranges.wait(0.25, "a", "b")
+    (moved,) = ranges.emit()
+    assert (moved.bolt, moved.start, moved.stop) == ("b", 1_000, MB)
+    one = {"records": 1, "record_at": 1_000}
+    assert ranges.failed(on_a, 1_000, 1_100, **one) is AckOutcome.FAILED
+    rest, alone, behind = ranges.emit()
+    assert [(e.start, e.stop) for e in (rest, alone, behind)] == [
+        (1_100, MB), (1_000, 1_001), (1_001, 1_100),
+    ]  # fmt: skip
+    assert ranges.did(rest, 1_100, MB) is AckOutcome.ACKED, "it need not wait for the record"
+    assert ranges.failed(alone, 1_000, 1_001, **one) is AckOutcome.GAVE_UP
+    assert ranges.core.gave_up is not None and ranges.core.gave_up.attempts == 2

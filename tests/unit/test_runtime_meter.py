@@ -35,7 +35,7 @@ from tests.runtime_parts import FailingStore, ListProducer, Witness, a_spout
 
 RECORDS = [Record(n, "x") for n in range(1, 21)]
 SETTINGS = Settings().with_overrides(
-    {"tuple.records_max": 2, "window.initial": 4, "window.policy": "fixed"}
+    {"tuple.records_max": 2, "lab.window.initial": 4, "lab.window.policy": "fixed"}
 )
 
 

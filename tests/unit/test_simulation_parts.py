@@ -201,7 +201,7 @@ def test_policies_by_name() -> None:
     assert policies.settings_of("fixed:16", scenario).window.initial == 16
     tuned = policies.settings_of("aiad_tuned", scenario).window
     assert tuned.threshold_s == pytest.approx(2 * 0.11)
-    changed = policies.settings_of("aiad", scenario, {"window.step": "3"})
+    changed = policies.settings_of("aiad", scenario, {"lab.window.step": "3"})
     assert changed.window.step == 3
     with pytest.raises(ConfigError, match="no policy 'reno'"):
         policies.settings_of("reno", scenario)

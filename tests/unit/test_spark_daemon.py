@@ -34,8 +34,8 @@ import zipped.inner  # what is in a zip can still be imported
 
 # Its own daemon does too.
 imports_numpy = pytest.mark.skipif(
-    pyspark.__version__.startswith(("3.", "4.0.")),
-    reason="the worker of Spark 3.5 and 4.0 imports numpy, which has a thread",
+    pyspark.__version__.startswith(("3.", "4.0.", "4.1.")),
+    reason="the worker of Spark 3.5 to 4.1 imports numpy, which has a thread",
 )
 
 

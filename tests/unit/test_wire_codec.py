@@ -34,7 +34,7 @@ def test_a_range_and_its_progress_are_some_hundred_bytes():
     data = _bytes_of(
         [
             RangeEmission(
-                1 << 20, "bolt-12", 1, "s3://logs/2026-11-22/part-00001.log", (), 0, 0,
+                1 << 20, "bolt-12", 1, "s3://logs/2026-11-22/part-00001.log", (), 0, 0, None,
                 0, 1 << 26, "x" * 40,
             ),
             Progress(1 << 20, 1, 0, 1 << 25, 99.0, Processed(1 << 18, 0.1, 0.0, 0.2, 0.3)),
@@ -105,7 +105,7 @@ def test_a_record_that_msgpack_cannot_hold_names_the_remedy_and_leaves_the_outbo
 
 def test_a_frame_over_the_limit_is_not_sent():
     writer = FrameWriter(1000)
-    with pytest.raises(SourceError, match=r"frame_bytes_max") as caught:
+    with pytest.raises(SourceError, match=r"Shorten the record") as caught:
         writer.append(Emission(1, "b1", 1, "p", [Record(1, b"x" * 1000)], None, 0))
     assert "1000 are allowed" in str(caught.value)
     assert writer.outbox == b""

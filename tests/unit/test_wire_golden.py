@@ -56,7 +56,9 @@ TO_BOLT = {
         99,
     ),
     "Tuple, again, nothing acked": Emission(8, "b1", 2, "p", [Record(5, "x")], None, 1),
-    "Range": RangeEmission(9, "b1", 1, "a.log", [], 4, 0, 5, 1 << 40, "size:mtime", True),
+    "Range": RangeEmission(
+        9, "b1", 1, "a.log", [], 4, 0, ("file", 3), 5, 1 << 40, "size:mtime", True
+    ),
     "Revoke": Revoke("b1", [1, 2]),
     "Split": Split("b1", 9, 3, 0.5),
     "End": End("b1"),

@@ -188,7 +188,7 @@ def _prepare(places: Places, wanted: Plan) -> Plan:
 def _perform(plan: Plan, places: Places, *, kill: bool, show: Show, began_s: float) -> int:
     from flowctl_lab.demo.demo_job import run_once
 
-    server: Any = load_adapter("flowctl_redis.server", "redis").EmbeddedServer(places.redis)
+    server: Any = load_adapter("flowctl_redis.embedded", "redis").EmbeddedServer(places.redis)
     redis_url = server.start()
     killed: Kill | None = None
     try:

@@ -125,7 +125,7 @@ def run_once(plan: Plan, places: Places, redis_url: str, *, show: Show, resume: 
         Outcome(report=stopped.report, state_changes=dict(shown.state_changes)).save(places.outcome)
         raise
     finally:
-        spout.checkpoint.close()  # an open connection would keep the demo's server up
+        spout.checkpoint.close()
     outcome = Outcome(report=report, state_changes=dict(shown.state_changes))
     outcome.save(places.outcome)
     return outcome

@@ -1,9 +1,9 @@
 """Policies by name: what the settings of a run are.
 
-A name is one of ``window.policy``, with ``:N`` for ``window.initial`` (``fixed:16``); or one of
-the baselines below.  All but the product's own, ``just_full`` and ``rtt_only``, are run as what
-they are elsewhere: a limiter a bolt, in turn, skipping full bolts, and a fixed time-out; without
-signs of loss, the guard of shared sinks and copies at the end.
+A name is one of ``lab.window.policy``, with ``:N`` for ``lab.window.initial`` (``fixed:16``), or
+one of the baselines below.  All but the product's own, ``just_full`` and ``rtt_only``, are run as
+what they are elsewhere: a limiter a bolt, in turn, skipping full bolts, and a fixed time-out;
+without signs of loss, the guard of shared sinks and copies at the end.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def settings_of(
     """The settings that ``policy`` stands for; ``overrides`` as for ``--set``."""
     check(policy)
     name, _, number = policy.partition(":")
-    changes: dict[str, Any] = {"window.policy": name}
+    changes: dict[str, Any] = {"lab.window.policy": name}
     if name == AIAD_TUNED:
         changes = _tuned(scenario)
     elif name in (STATIC, STORM_MAX_PENDING):
         pending = int(number or _STORM_PENDING) if name == STORM_MAX_PENDING else None
         changes = _blind(scenario, pending)
     elif number:
-        changes["window.initial"] = number
+        changes["lab.window.initial"] = number
     if name not in _OWN:
         changes = {**_by_the_clock(_BASELINE_RTO_S), **changes}
     return Settings().with_overrides({**changes, **(overrides or {})})
@@ -65,12 +65,12 @@ def settings_of(
 
 def _by_the_clock(rto_s: float) -> dict[str, Any]:
     return {
-        "timeout.rule": "clock",
-        "timeout.rto_first_s": rto_s,
-        "timeout.rto_min_s": rto_s,
-        "timeout.rto_max_s": rto_s,
+        "lab.timeout.rule": "clock",
+        "lab.timeout.rto_first_s": rto_s,
+        "lab.timeout.rto_min_s": rto_s,
+        "lab.timeout.rto_max_s": rto_s,
         "hedge.enabled": False,
-        "dispatch.sink_guard": False,
+        "lab.dispatch.sink_guard": False,
     }
 
 
@@ -78,12 +78,12 @@ def _blind(scenario: Scenario, pending: int | None) -> dict[str, Any]:
     """No windows; each bolt in turn, whether or not it has anything to do."""
     return {
         **_by_the_clock(_STORM_RTO_S),
-        "window.policy": "fixed",
-        "window.initial": _UNBOUNDED,
-        "window.max": _UNBOUNDED,
-        "window.bytes_max": _UNBOUNDED,
-        "dispatch.bytes_max": _UNBOUNDED,
-        "dispatch.choice": "in_turn",
+        "lab.window.policy": "fixed",
+        "lab.window.initial": _UNBOUNDED,
+        "lab.window.max": _UNBOUNDED,
+        "lab.window.bytes_max": _UNBOUNDED,
+        "lab.dispatch.bytes_max": _UNBOUNDED,
+        "lab.dispatch.choice": "in_turn",
         "dispatch.in_flight_max": pending and pending * scenario.bolts,
     }
 
@@ -94,10 +94,10 @@ def _tuned(scenario: Scenario) -> dict[str, Any]:
     if scenario.sink:
         no_load_s += scenario.records_mean * scenario.sink.record_s
     return {
-        "window.policy": "aiad",
-        "window.threshold_s": 2 * no_load_s,
-        "window.initial": 4,
-        "window.max": 100,
+        "lab.window.policy": "aiad",
+        "lab.window.threshold_s": 2 * no_load_s,
+        "lab.window.initial": 4,
+        "lab.window.max": 100,
     }
 
 
@@ -108,9 +108,9 @@ def settings_for(scenario: Scenario, settings: Settings) -> Settings:
     most = max(scenario.sizes)
     changes: dict[str, Any] = {"tuple.records_max": most}
     if len(scenario.sizes) > 1:  # the data decides, by its bytes
-        changes["tuple.bytes_max"] = TUPLE_BYTES
+        changes["lab.tuple.bytes_max"] = TUPLE_BYTES
     # Room for twelve bolts' tuples, twice: a large tuple must not starve behind the buffer.
     room = 4 * scenario.bolts * scenario.slots * most
     if room > settings.buffer.records_max:
-        changes["buffer.records_max"] = room
+        changes["lab.buffer.records_max"] = room
     return settings.with_overrides(changes)

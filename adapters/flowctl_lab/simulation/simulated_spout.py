@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import flowctl_lab.baselines  # noqa: F401  # the policies that scenarios name
 from flowctl.core.driver import pump
 from flowctl.core.events import FlowEvent, WindowChanged
 from flowctl.core.messages import Ack, Heartbeat, Revoke, Revoked

@@ -460,7 +460,7 @@ class TopologyCore:
 
     @property
     def is_target_lost(self) -> bool:
-        """As in ``SpoutCore``, of any stage."""
+        """As in ``SpoutCore``, for any of the stages."""
         return self._roots.blame.is_lost or any(core.is_target_lost for core in self._cores)
 
     def tuple_records(self, bolt: str, tuple_id: int) -> Sequence[Record]:

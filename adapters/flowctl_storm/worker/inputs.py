@@ -89,7 +89,7 @@ class Collector:
     def prolong(self, given: Input) -> None:
         """``given`` takes longer: the timers of its trees restart.  Call it from ``execute``.
 
-        The hub learns of it with the bolt's next heartbeat (``timeout.heartbeat_s``), so calling it
+        The hub learns of it with the bolt's next heartbeat, after 0.25 s at most, so calling it
         more often has no further effect.  The other inputs of the same tuple are prolonged as well:
         none of them is acked before all are.
         """

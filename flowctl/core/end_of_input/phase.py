@@ -478,12 +478,12 @@ class EndOfInput:
         self._shares.first_look.on_deadline(now_s)
 
     def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` was sent ``flow_tuple`` while all is out."""
+        """Note that ``consumer`` was sent ``flow_tuple`` after the input had ended."""
         self._stealing.note_given(consumer)
         self._hedging.note_sent(flow_tuple, consumer)
 
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` has nothing to do while all is out."""
+        """Note that ``consumer`` has nothing to do although the input has ended."""
         self._stealing.note_idle(consumer)
 
     def on_answer(self, consumer: AdaptiveFlowConsumer, *, given: bool) -> None:

@@ -19,7 +19,7 @@ from flowctl.core.limit import RefusedLimit
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.sink_guard.guard import SinkGuard
 
-# --
+# -- Room left to others ----------------------------------------------------------------------
 #
 # Room that is left to others: learn the limit, then stay below it and learn no more for a while.
 #
@@ -154,7 +154,7 @@ def _is_same(limit: int, other: int) -> bool:
     return abs(limit - other) <= max(1.0, _SAME_SHARE * other)
 
 
-# --
+# -- The ramp: how a limit begins -------------------------------------------------------------
 #
 # How a limit begins: a few calls at once, and more as long as more calls raise the throughput.
 #
@@ -163,10 +163,11 @@ def _is_same(limit: int, other: int) -> bool:
 
 
 _QUICK, _FINE = 2.0, 1.25  # slow start doubles; once doubling gained little, by a quarter
-# A step is kept if it gives this part of what it would give where nobody waits for anybody.
+# Keep a step that yields this share of linear scaling.
 _GAIN_SHARE: Final = 0.5
-# A level is measured over so many calls, and so many rounds of all in flight: their mean is then
-# known to some 10 %, where doubling must bring 50, or to some 5 %, where a quarter must bring 12.
+# A level is measured over this many calls, and this many rounds of all calls in flight.  The mean
+# is then known to some 10 % while the limit doubles (which must raise the goodput by 50 %), and to
+# some 5 % while it grows by a quarter (which must raise it by 12 %).
 _CALLS_MIN: Final = {_QUICK: 32, _FINE: 128}
 _ROUNDS: Final = {_QUICK: 4, _FINE: 16}
 # Permits on their way from one worker to another are not in use.
@@ -195,7 +196,7 @@ class Ramp:
         self._before_goodput = 0.0
         self._factor = _FINE if is_known else _QUICK
         self._pause_s = _PAUSE_S
-        self._until_s = -1.0  # no try before this; below 0: none was in vain
+        self._until_s = -1.0  # no higher limit is tried before this; below 0: no try has failed yet
         self._begin(0.0)
 
     @property

@@ -239,7 +239,8 @@ class RangeCore(ByReference):
         start, stop = cut.pieces[0]
         return RangeEmission(
             emission.tuple_id, emission.bolt, emission.attempt, emission.partition,
-            (), emission.acked_through, 0, start, stop, cut.identity, self.tells_saved,
+            (), emission.acked_through, 0, emission.given_up, start, stop, cut.identity,
+            self.tells_saved,
         )  # fmt: skip
 
     # -- bolts answer --------------------------------------------------------------------
@@ -338,7 +339,8 @@ class RangeCore(ByReference):
     def on_range_fail(self, bolt: str, epoch: int, said: RangeFail, *, now_s: float) -> AckOutcome:
         """``process`` raised, or the target refused: that part is sent again, the rest stays.
 
-        It is a tuple of its own from now on, and what happens to failed tuples happens to it.
+        It is a tuple of its own from now on, and what happens to failed tuples happens to it.  A
+        fault that comes late counts, as for other tuples: then the rest goes to any bolt.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
@@ -347,10 +349,14 @@ class RangeCore(ByReference):
         consumer.on_answered()
         tuple_id = said.tuple_id
         flow_tuple = self._pending.get(tuple_id)
-        part = None
-        if flow_tuple is not None and tuple_id in consumer.flight:
-            part = _cut(flow_tuple).between(said.start, said.stop)
-        if flow_tuple is None or part is None or not part.pieces:
+        is_holder = tuple_id in consumer.flight
+        part = _cut(flow_tuple).between(said.start, said.stop) if flow_tuple is not None else None
+        if (
+            flow_tuple is None
+            or part is None
+            or not part.pieces
+            or not (is_holder or self._reclaim(flow_tuple, consumer, said.fail, now_s))
+        ):
             self.book.changed(consumer)
             return AckOutcome.DUPLICATE
         in_flight = self.in_flight
@@ -360,10 +366,13 @@ class RangeCore(ByReference):
             part.hold(Record(said.record.position, as_sent(said.record.value)))
         self._is_doubtful = not self._target.has_succeeded
         piece = self._settling.take_apart(flow_tuple, part)
-        consumer.on_part_failed(flow_tuple, now_s)
-        self._recovery.watch(consumer)
+        if is_holder:
+            consumer.on_part_failed(flow_tuple, now_s)
+            self._recovery.watch(consumer)
         if not _cut(flow_tuple).pieces:
             self._finish(flow_tuple, now_s)
+        elif not is_holder:
+            self._failures.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
         outcome = self._fail(piece, consumer, said, in_flight, now_s)
         if self._is_doubtful or (outcome is AckOutcome.REFUSED and self._target.is_down):
             self.wind_up(now_s)  # the next batches would only fail, one after the other

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from flowctl.core.buffer import Cut, SendBuffer
+from flowctl.core.positions import latest
 from flowctl.core.ranges.extent import Extent, check_not_rewritten
 from flowctl.core.ranges.pieces import Pieces, RangeCut, cut_of, measure, minus
 from flowctl.core.rangeset import RangeSet
@@ -25,7 +26,7 @@ class RangeLedger:
     Goes on from ``restored``.  Not thread-safe.
     """
 
-    __slots__ = ("_base", "_counts", "_done", "extent", "partition")
+    __slots__ = ("_base", "_counts", "_done", "extent", "given_up", "partition")
 
     def __init__(
         self, partition: str, extent: Extent, restored: PartitionCheckpoint | None = None
@@ -35,6 +36,7 @@ class RangeLedger:
         self.partition: str = partition
         self.extent: Extent = extent
         self._base = extent.start
+        self.given_up: Position | None = restored.given_up  # the last, see PartitionCheckpoint
         self._done = RangeSet()
         self._counts: dict[int, int] = {}  # start of a range → its records
         if restored.position is not None:
@@ -105,10 +107,12 @@ class RangeLedger:
         acked = tuple(AckedRange(start, stop - 1, self._counts[start]) for start, stop in ranges)
         identity = self.extent.identity or None
         if self.extent.is_final and self.done_through >= self.extent.stop:
-            return PartitionCheckpoint(position, records, acked, end=identity)
+            return PartitionCheckpoint(
+                position, records, acked, end=identity, given_up=self.given_up
+            )
         # Before anything of it is done, it may become another between two runs.
         mark = identity if position is not None or acked else None
-        return PartitionCheckpoint(position, records, acked, mark=mark)
+        return PartitionCheckpoint(position, records, acked, mark=mark, given_up=self.given_up)
 
 
 def _integer(partition: str, position: Position) -> int:
@@ -256,6 +260,17 @@ class RangeIntake:
     def acked_through(self, partition: str) -> Position | None:
         """Up to where all is done."""
         return self.ledgers[partition].cumulative
+
+    def given_up(self, partition: str) -> Position | None:
+        """The last position of ``partition`` that was given up or rejected; None: none was."""
+        return self.ledgers[partition].given_up
+
+    def note_given_up(self, cut: Cut) -> None:
+        """The record of ``cut`` counts as done, but was given up or rejected."""
+        assert isinstance(cut, RangeCut)
+        ledger = self.ledgers[cut.partition]
+        ledger.given_up = latest(ledger.given_up, cut.pieces[-1][1] - 1)
+        self._moved.add(cut.partition)
 
     def end(self) -> None:
         """No partition grows any more."""

@@ -181,6 +181,8 @@ class Settling:
             if self._failures.has_dead_letter:
                 done = self._put_aside(partition, done, rejected, now_s)
                 records -= min(records, len(rejected))
+            else:
+                self._intake.note_given_up(_place_of(partition, rejected[-1]))
         counters.records_acked += records
         self._intake.note_done(partition, done, records)
 
@@ -189,15 +191,14 @@ class Settling:
     ) -> Pieces:
         book = self._book
         for one in rejected:
-            place = ((one.position, one.position + 1),)
-            cut = cut_of(partition, place, "", is_splittable=False)
+            cut = _place_of(partition, one)
             cut.hold(Record(one.position, as_sent(one.value)))
             piece = FlowTuple(book.ids.next(), cut)
             book.pending[piece.tuple_id] = piece
             book.counters.pieces += 1
             book.counters.records_pending_now += 1
             self._failures.reject(piece, one.reason, now_s)
-            done = minus(done, place)
+            done = minus(done, cut.pieces)
         return done
 
     def _tell(
@@ -219,3 +220,8 @@ class Settling:
                 reasons=tuple(one.reason for one in rejected),
             )
         )
+
+
+def _place_of(partition: str, one: RejectedRecord) -> RangeCut:
+    place = ((one.position, one.position + 1),)
+    return cut_of(partition, place, "", is_splittable=False)

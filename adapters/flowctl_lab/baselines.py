@@ -1,4 +1,7 @@
-"""A window that never changes: the baseline, and the right choice if you know the number."""
+"""Window policies of others, which flowctl is compared with (ADR 7).  Pure, as the core is.
+
+Importing this adds them to those that ``lab.window.policy`` may name.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,8 @@ import math
 
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
+from flowctl.core.window import POLICIES
 from flowctl.core.window.policy import AckSample
-
-
-class FixedWindow:
-    """Always ``settings.initial`` tuples."""
-
-    __slots__ = ("window",)
-
-    work_max_s: float | None = None  # counts in tuples
-
-    threshold_s: float | None = None
-
-    def __init__(self, settings: WindowSettings, *, learned: float | None = None) -> None:
-        del learned  # a fixed window learns nothing
-        self.window: float = float(min(settings.initial, settings.max))
-
-    def on_ack(self, sample: AckSample) -> Signal | None:
-        """Any ack is in range."""
-        del sample
-        return Signal.IN_RANGE
-
-    def on_expired(self, now_s: float, sent_at_s: float) -> None:
-        """The window stays; the bolt is BUSY until its next ack all the same."""
-        del now_s, sent_at_s
-
 
 # -- One decision per round, on the round's mean RTT: what Netflix's limits have in common -----
 
@@ -380,3 +360,8 @@ class ArcWindow:
         self._mean_s = 0.0
         self._full = False
         self._lost = False
+
+
+POLICIES.update(
+    {"aimd": AimdWindow, "arc": ArcWindow, "gradient2": Gradient2Window, "vegas": VegasWindow}
+)
