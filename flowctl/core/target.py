@@ -57,8 +57,8 @@ class Target(Place):
     """
 
     __slots__ = (
-        "_before", "_book", "_cut_at_s", "_in_flight", "_records", "_retries", "_used_at_s",
-        "is_troubled",
+        "_before", "_book", "_cut_at_s", "_in_flight", "_reason", "_records", "_retries",
+        "_used_at_s", "is_troubled",
     )  # fmt: skip
 
     def __init__(self, book: Book, retries: RetryQueue[FlowTuple]) -> None:
@@ -69,6 +69,7 @@ class Target(Place):
         self._cut_at_s = -inf  # what was sent before can't show what the last fall did
         self._used_at_s = -inf  # when the limit was reached last
         self._before: float | None = None  # the limit before the failures without a success
+        self._reason = ""  # of the first of these
         self._book = book
         self._retries = retries
 
@@ -194,9 +195,9 @@ class Target(Place):
             self._records.fall(now_s, done + 1, 1)
 
     def _send_less(self, sent_at_s: float, refusal: Refused, now_s: float) -> None:
-        limit, before = self._in_flight, self._in_flight.most
+        limit = self._in_flight
         if self._before is None:
-            self._before = before
+            self._before, self._reason = limit.most, refusal.reason
         if sent_at_s < self._cut_at_s:
             limit.fall_on(now_s, 1)
         else:
@@ -204,7 +205,6 @@ class Target(Place):
             limit.fall(now_s, float(min(refusal.in_flight, self._book.slots)), 1)
             self._cut_at_s = now_s
         self._used_at_s = now_s
-        self._tell_limit(before, refusal.reason, now_s)
 
     def _go_down(self, now_s: float) -> None:
         """Undo what the refusals just before did: they came from an outage, not a full target."""
@@ -222,7 +222,9 @@ class Target(Place):
     def on_success(self, sent_at_s: float, now_s: float) -> None:
         """A tuple, sent at ``sent_at_s``, was processed while it was troubled."""
         super().on_success(sent_at_s, now_s)
-        self._before = None
+        if self._before is not None:  # it takes some: what a round of refusals has shown holds
+            self._tell_limit(self._before, self._reason, now_s)
+            self._before = None
         limit, before = self._in_flight, self._in_flight.most
         limit.took(1)
         if before < inf and now_s - self._used_at_s > _UNUSED_S:

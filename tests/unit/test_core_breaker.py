@@ -374,6 +374,26 @@ def test_when_the_limit_goes_the_cap_goes_within_three_seconds() -> None:
     assert driver.events(SinkCapChanged)[-1].after is None
 
 
+def test_a_round_of_refusals_shows_what_the_target_takes_and_is_told_once() -> None:
+    driver = Driver(*BOLTS, window_initial=1, window_max=1)
+    driver.offer(1_000)
+    sent = driver.emit()
+    driver.wait(0.01)  # by now all are at the target, so those after the first refusal count too
+    for emission in sent[10:]:
+        refuse(driver, emission)
+    driver.ack(sent[0])
+    (told,) = driver.events(SinkCapChanged)
+    assert (told.before, told.after, told.reason) == (None, 10, "503")
+
+
+def test_after_an_outage_of_a_second_the_limit_is_what_it_was() -> None:
+    driver = Driver(*BOLTS, window_initial=1, window_max=1, buffer_records_max=20_000)
+    driver.offer(20_000)
+    done = run_with_limit(driver, [1_000] * 3 + [0] + [1_000] * 3)
+    assert driver.events(TargetWentDown)
+    assert done[5] >= 0.9 * done[1]
+
+
 def test_an_outage_does_not_lower_the_cap() -> None:
     driver = Driver(*BOLTS, window_initial=1, window_max=1, buffer_records_max=20_000)
     driver.offer(20_000)
