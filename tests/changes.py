@@ -30,17 +30,28 @@ ROWS: Final = "docs/control-report.md"
 # What the name of a part stands for: the code that meets what such tests try for real.
 PARTS: Final[dict[str, tuple[str, ...]]] = {
     "apply": ("adapters/flowctl_apply", "adapters/pyspark_flowctl", "flowctl/runtime"),
-    "cli": ("flowctl/cli", "flowctl/runtime"),
+    "cli": ("flowctl/cli", "flowctl/runtime", "adapters/flowctl_lab/demo"),
     "core": ("flowctl/core", "flowctl/errors.py", "flowctl/config.py"),
     "delivery": ("flowctl/delivery", "adapters/pyspark_flowctl"),
     "files": ("adapters/flowctl_files", "flowctl/runtime"),
     "http": ("adapters/flowctl_http", "flowctl/delivery", "flowctl/bolts"),
-    "kafka": ("adapters/flowctl_kafka", "flowctl/runtime", "flowctl/topology"),
-    "readme": ("README.md", "pyproject.toml", "flowctl/cli", "adapters/flowctl_redis"),
+    "kafka": ("adapters/flowctl_kafka", "flowctl/runtime", "adapters/flowctl_storm"),
+    "readme": (
+        "README.md",
+        "pyproject.toml",
+        "flowctl/cli",
+        "adapters/flowctl_lab/demo",
+        "adapters/flowctl_redis",
+    ),
     "redis": ("adapters/flowctl_redis", "flowctl/runtime", "flowctl/pacing"),
     "spark": ("adapters/pyspark_flowctl", "flowctl/bolts", "flowctl/runtime", "flowctl/wire"),
     "sql": ("adapters/flowctl_sql", "flowctl/bolts"),
-    "topology": ("flowctl/topology", "flowctl/core", "flowctl/errors.py", "flowctl/config.py"),
+    "topology": (
+        "adapters/flowctl_storm",
+        "flowctl/core",
+        "flowctl/errors.py",
+        "flowctl/config.py",
+    ),
     "wire": ("flowctl/wire", "flowctl/bolts", "flowctl/runtime"),
 }
 _SHARED: Final = ("constraints.txt", "tests/conftest.py")
@@ -169,9 +180,9 @@ def settled(root: Path = ROOT, path: Path = PASSED) -> list[str]:
 def simulated() -> str:
     """The digest of all that the rows of the control law depend on."""
     graph = _graph(ROOT)
-    own = graph.find_descendants("flowctl.simulation") | {"flowctl.simulation"}
+    own = graph.find_descendants("flowctl_lab.simulation") | {"flowctl_lab.simulation"}
     # What no import shows: which rows, and what they are compared with.
-    besides = ["Makefile", ROWS, "flowctl/cli/simulate.py"]
+    besides = ["Makefile", ROWS, "adapters/flowctl_lab/simulate.py"]
     files = [path.relative_to(ROOT).as_posix() for path in _product(own, ROOT)]
     return digest([*besides, *files])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, ClassVar
 
-from flowctl.topology import Input, ManualCollector, Topology
+from flowctl_storm import Input, ManualCollector, Topology
 from tests.topology_driver import Hub, nothing, passing, topology
 
 QUICK = {"retry.attempts_max": 3, "retry.backoff_first_s": 0.01}

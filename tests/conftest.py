@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ settings.load_profile(
 )
 
 
+_numbers = itertools.count()  # of tests
 IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 ID_CHARS_MAX = 200  # what one still reads of a test's name
 
@@ -180,6 +183,17 @@ def _logging_left_alone() -> Iterator[None]:
     """The command line configures structlog, for the whole process: undo it after each test."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session")
+def _checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(autouse=True)
+def _checkpoints_of_its_own(_checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without a store keeps its checkpoint in files: no test finds those of another."""
+    monkeypatch.setenv("FLOWCTL_CHECKPOINTS", str(_checkpoints / str(next(_numbers))))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
+import flowctl_lab.baselines  # noqa: F401  # tests name each policy
 from flowctl.core.events import FlowEvent
 from flowctl.core.messages import Ack, Emission, Fail, Heartbeat, Order, Revoked
 from flowctl.core.records import AckOutcome, Checkpoint, Record

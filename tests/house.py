@@ -2,8 +2,8 @@
 
 CONTRIBUTING.md says what order is: the sizes of files, functions and constructors, who writes the
 fields of a bolt and of a tuple, where a bolt's states change, where a run's numbers are defined,
-and where it is decided how long to wait before the next try and whose fault a failure is.  Here it
-is measured, on the syntax alone.  Prints what breaks a rule and where, then the figures; exit code
+and that what is decided in one place is decided nowhere else (:mod:`tests.once`).  Here it is
+measured, on the syntax alone.  Prints what breaks a rule and where, then the figures; exit code
 1 if anything does.
 """
 
@@ -11,23 +11,25 @@ from __future__ import annotations
 
 import ast
 import gc
-import re
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from tests import imports
+from tests import imports, once
+from tests.sources import Breach, Source, text_of
 
 ROOT = Path(__file__).parents[1]
 CODE: Final = ("flowctl", "adapters")
+LAB: Final = "adapters/flowctl_lab/"  # has a wheel of its own, and no job imports it
 ALSO_IN_FILES: Final = (*CODE, "tests", ".ci")  # files of tests are read as much
 
 PARAMETERS_MAX: Final = 6  # what a reader still keeps apart; then it is time for a value object
 FUNCTION_LINES_MAX: Final = 50  # a screen
 FILE_LINES_MAX: Final = 600  # a thing with a name may be long; two things in a file are two files
+PRODUCT_FILES_MAX: Final = 365  # without the lab
 # A reader follows a call through so many files at most.
 CHAIN_MAX: Final = 24
 # A file that only one other imports is a part of that one, unless it has a name of its own; of the
@@ -85,28 +87,6 @@ OWNERS: Final = (BOLT, TUPLE)
 NUMBERS_FILE: Final = "flowctl/core/counters.py"
 STATE_FILE: Final = "flowctl/core/state.py"
 STATES: Final = ("BoltState", "Liveness")
-RETRY_FILE: Final = "flowctl/core/retry.py"
-BLAME_FILE: Final = "flowctl/core/blame.py"
-# What may be made in one file only.
-MADE_IN: Final = {"Pause": RETRY_FILE, "Breaker": BLAME_FILE}
-# Waits that double and are no pause before another try of what failed.
-OTHER_WAITS: Final = {
-    "flowctl/core/pacing/law.py": "how long it keeps a limit, and takes one for known to be low",
-    "flowctl/core/ranges/splits.py": "how long a bolt has to answer, by its path",
-    "flowctl/runtime/bolt_watch.py": "how long a bolt may be silent before it is ended",
-    "adapters/pyspark_flowctl/supervisor.py": "how often Spark is asked for its slots",
-}
-# How constants and classes are called that decide about retries and blame.
-_RETRY_NAME: Final = re.compile(
-    r"(^|_)(BACKOFF|RETRY|GIVE_UP|GIVEN_UP|IN_A_ROW|BAD_END)(_|$)|Backoff|Attempts|Retries|Breaker$"
-)
-_WAIT_NAME: Final = re.compile(r"(wait|pause|back_?off|rest|retry|first|after)\w*_s$", re.I)
-RETRY_NAMES: Final = {  # that mean something else, or are what it works with
-    "_BACKOFF": "flowctl/core/rtt.py",  # of a time-out (RFC 6298)
-    "_BACKOFF_RATIO": "flowctl/core/window/baselines.py",  # by which a window shrinks
-    "_RETRY_S": "adapters/flowctl_sql/_sqlite.py",  # how often it looks whether a lock is free
-    "Breaker": "flowctl/core/blame.py",
-}
 _CHANGES: Final = {
     "add", "append", "appendleft", "clear", "discard", "extend", "pop", "popitem", "popleft",
     "remove", "setdefault", "update",
@@ -115,31 +95,6 @@ _CHANGES: Final = {
 
 Definition: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _OWN: Final = ("self", "cls", "mcs")  # need no annotation
-
-
-class Source:
-    """One file, read once."""
-
-    def __init__(self, path: str, text: str) -> None:
-        self.path = path
-        self.lines = len(text.splitlines())
-        self.tree = ast.parse(text)
-
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        """All that is in it."""
-        return list(ast.walk(self.tree))
-
-
-class Breach(NamedTuple):
-    """A rule that is broken, and where."""
-
-    path: str
-    line: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.what}"
 
 
 @cache
@@ -228,7 +183,7 @@ def fields_of(sources: Iterable[Source], owner: Owner) -> set[str]:
 def _slots(node: ast.ClassDef) -> Iterator[str]:
     for member in node.body:
         if isinstance(member, ast.AnnAssign):
-            yield _text(member.target)
+            yield text_of(member.target)
         elif isinstance(member, ast.Assign) and ast.unparse(member.targets[0]) == "__slots__":
             for element in ast.walk(member.value):
                 if isinstance(element, ast.Constant) and isinstance(element.value, str):
@@ -242,27 +197,27 @@ def variables_of(owner: Owner, source: Source) -> set[str]:
 
 def _named_in(node: ast.AST, owner: Owner) -> Iterator[str]:
     if isinstance(node, ast.arg):
-        if node.annotation is not None and owner.name in _text(node.annotation):
+        if node.annotation is not None and owner.name in text_of(node.annotation):
             yield node.arg
     elif isinstance(node, ast.AnnAssign):
-        if owner.name in _text(node.annotation):
-            yield _text(node.target)
+        if owner.name in text_of(node.annotation):
+            yield text_of(node.target)
     elif isinstance(node, ast.For):
-        if f"{owner.kept_in}.values()" in _text(node.iter):
-            yield _text(node.target)
+        if f"{owner.kept_in}.values()" in text_of(node.iter):
+            yield text_of(node.target)
     elif isinstance(node, ast.Assign | ast.NamedExpr) and _is_one(node.value, owner):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield from (_text(target) for target in targets)
+        yield from (text_of(target) for target in targets)
 
 
 def _is_one(value: ast.expr, owner: Owner) -> bool:
     """Whether it is ``….bolts[…]``, ``….bolts.get(…)``, ``….bolts.pop(…)``, or a new one."""
     kept_in = owner.kept_in
     if isinstance(value, ast.Subscript):
-        return _text(value.value).endswith(kept_in)
+        return text_of(value.value).endswith(kept_in)
     if not isinstance(value, ast.Call):
         return False
-    called = _text(value.func)
+    called = text_of(value.func)
     return called == owner.name or called.endswith((f"{kept_in}.get", f"{kept_in}.pop"))
 
 
@@ -297,7 +252,7 @@ def _writes(source: Source, owner: Owner, fields: Set[str]) -> Iterator[Breach]:
         for attribute in written(node):
             field = attribute.attr
             is_lent = owner.lent.get(field) == source.path
-            if field in fields and not is_lent and _text(attribute.value) in names:
+            if field in fields and not is_lent and text_of(attribute.value) in names:
                 what = f"writes {field} of a {owner.called}, which only {owner.path} may"
                 yield Breach(source.path, attribute.lineno, what)
 
@@ -316,74 +271,7 @@ def stray_tables(sources: Iterable[Source]) -> Iterator[Breach]:
 
 
 def _is_state(node: ast.expr) -> bool:
-    return _text(node).partition(".")[0] in STATES
-
-
-def _text(node: ast.AST) -> str:
-    return ast.unparse(node)
-
-
-# -- retries and blame -------------------------------------------------------------------------
-
-
-def stray_retries(sources: Iterable[Source]) -> Iterator[Breach]:
-    """Pauses before another try, and judgements of whose fault a failure is, beside those of
-    :data:`RETRY_FILE` and :data:`BLAME_FILE`."""
-    for source in sources:
-        if source.path in (RETRY_FILE, BLAME_FILE):
-            continue
-        for node in source.nodes:
-            what = _made(node, source.path) or _named(node, source.path)
-            if not what and source.path not in OTHER_WAITS and doubles_a_wait(node):
-                what = f"a wait that doubles, beside {RETRY_FILE}"
-            if what:
-                yield Breach(source.path, getattr(node, "lineno", 1), what)
-
-
-def _made(node: ast.AST, path: str) -> str:
-    if not (isinstance(node, ast.Call) and _text(node.func) in MADE_IN):
-        return ""
-    name = _text(node.func)
-    return "" if path == MADE_IN[name] else f"makes a {name}, which only {MADE_IN[name]} may"
-
-
-def _named(node: ast.AST, path: str) -> str:
-    """What is said of a class or a constant that is called as if it decided this."""
-    names: list[str] = []
-    if isinstance(node, ast.ClassDef):
-        names = [node.name]
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = [each.id for each in targets if isinstance(each, ast.Name)]
-    for name in names:
-        is_constant = isinstance(node, ast.ClassDef) or name.isupper()
-        if is_constant and _RETRY_NAME.search(name) and RETRY_NAMES.get(name) != path:
-            return f"{name}: belongs to {RETRY_FILE} or {BLAME_FILE}"
-    return ""
-
-
-def doubles_a_wait(node: ast.AST) -> bool:
-    """Whether it is ``wait_s *= 2``, or has ``2 * wait_s`` or ``first_s * 2 ** n`` in it."""
-    if isinstance(node, ast.AugAssign):
-        return isinstance(node.op, ast.Mult) and _is_wait(node.target) and _is_two(node.value)
-    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
-        return False
-    for one, other in ((node.left, node.right), (node.right, node.left)):
-        if _is_wait(one) and (_is_two(other) or _is_power_of_two(other)):
-            return True
-    return False
-
-
-def _is_wait(node: ast.expr) -> bool:
-    return _WAIT_NAME.search(_text(node)) is not None
-
-
-def _is_two(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value == 2
-
-
-def _is_power_of_two(node: ast.expr) -> bool:
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _is_two(node.left)
+    return text_of(node).partition(".")[0] in STATES
 
 
 # -- numbers -----------------------------------------------------------------------------------
@@ -470,6 +358,17 @@ def modules(sources: Iterable[Source]) -> list[imports.Module]:
     return [imports.module(source.path, source.tree) for source in sources]
 
 
+def product() -> list[Source]:
+    """What jobs are made of: all of :data:`CODE` but the lab."""
+    return [source for source in read() if not source.path.startswith(LAB)]
+
+
+def too_many(sources: Sequence[Source]) -> Iterator[Breach]:
+    """That the product has more than :data:`PRODUCT_FILES_MAX` files."""
+    if len(sources) > PRODUCT_FILES_MAX:
+        yield Breach("flowctl", 1, f"{len(sources)} files, {PRODUCT_FILES_MAX} at most")
+
+
 def scattered(sources: Iterable[Source]) -> Iterator[Breach]:
     """A chain of imports that is too long, and rooms with too many files that one other needs."""
     made = modules(sources)
@@ -497,9 +396,12 @@ def breaches() -> list[Breach]:
         *wide_constructors(sources),
         *foreign_writes(sources),
         *stray_tables(sources),
-        *stray_retries(sources),
+        *once.stray_retries(sources),
+        *once.stray_costs(sources),
+        *once.stray_limits(sources),
         *copied_numbers(sources),
-        *scattered(sources),
+        *scattered(product()),
+        *too_many(product()),
     ]
 
 
@@ -512,7 +414,9 @@ def figures() -> list[str]:
     most, widest = max(each for each in wide if each[1] not in PUBLIC_BUILDERS)
     foreign = len(list(foreign_writes(sources)))
     tables = len(list(stray_tables(sources)))
-    retries = len(list(stray_retries(sources)))
+    retries = len(list(once.stray_retries(sources)))
+    costs = len(list(once.stray_costs(sources)))
+    limits = len(list(once.stray_limits(sources)))
     return [
         f"lines a file, median / p90 / max: {_spread(of_files)}",
         f"lines a function, median / p90 / max: {_spread(of_functions)}",
@@ -520,7 +424,9 @@ def figures() -> list[str]:
         *(f"  {name}: {why}" for name, why in sorted(PUBLIC_BUILDERS.items())),
         f"lines outside a bolt's or a tuple's own class that write its fields: {foreign}",
         f"tables of states beside {STATE_FILE}: {tables}",
-        f"pauses and blame beside {RETRY_FILE} and {BLAME_FILE}: {retries}",
+        f"pauses and blame beside {once.RETRY_FILE} and {once.BLAME_FILE}: {retries}",
+        f"estimates of what a call costs beside {once.COST_FILE}: {costs}",
+        f"limits learned from refusals beside {once.LIMIT_FILE}: {limits}",
         f"public docstrings / annotated: {_share(documented(sources))}"
         f" / {_share(annotated(sources))}",
     ]
@@ -528,14 +434,15 @@ def figures() -> list[str]:
 
 def structure() -> list[str]:
     """How the files hang together, in lines of text."""
-    made, tests = modules(read()), modules(read(("tests",)))
+    made, tests = modules(product()), modules(read(("tests",)))
     at_start = imports.graph(made, at_start=True)
     ever = imports.graph(made, at_start=False)
     rooms = {"all": "", **{name.rpartition(".")[2]: name for name in imports.ROOMS_TOLD}}
     once = {name: _share(imports.imported_once(ever, room)) for name, room in rooms.items()}
     outside = [len(list(imports.private_access(each, made))) for each in (made, tests)]
     return [
-        f"files: {len(made)}; the longest chain of imports: {len(imports.longest_chain(at_start))}",
+        f"files: {len(made)}, and {len(read()) - len(made)} of the lab"
+        f"; the longest chain of imports: {len(imports.longest_chain(at_start))}",
         "files that one other imports: "
         + ", ".join(f"{name} {share}" for name, share in once.items()),
         f"names of files in several rooms: {len(imports.shared_names(made))}",

@@ -1,4 +1,4 @@
-"""Is docs/semantics.md true?  ``python -m tests.semantics``, a part of ``make check``.
+"""Is docs/dev/semantics.md true?  ``python -m tests.semantics``, a part of ``make check``.
 
 The page has one row for each requirement S1 … S125: what does it, and what shows it.  Here every
 name of it is looked up: classes by import, tests by pytest's own collection, so that what counts
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = "docs/semantics.md"
+PAGE = "docs/dev/semantics.md"
 NUMBERS = range(1, 126)  # S1 … S125
 # In place of tests: a requirement that is not to be met.  Its row says why.
 IGNORED = "ignored"

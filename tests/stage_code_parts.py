@@ -7,8 +7,8 @@ from typing import Any
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.core.trees.settlement import Settlement
-from flowctl.topology.plan import input_id_of
-from flowctl.topology.worker.tasks import StageCode
+from flowctl_storm.plan import input_id_of
+from flowctl_storm.worker.tasks import StageCode
 
 
 def batch(*values: Any) -> Batch:

@@ -19,13 +19,13 @@ from flowctl.core.trees.settlement import Settlement
 from flowctl.failure.classify import Meaning, refusal_of
 from flowctl.runtime.launch import report_of_no_run
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input
-from flowctl.topology.figures import TopologyReport
-from flowctl.topology.hub.core import TopologyCore
-from flowctl.topology.hub.news import RootEnd, TaskWatched
-from flowctl.topology.local_stages import LocalStages
-from flowctl.topology.topology import Topology
-from flowctl.topology.topology_job import random_ids
+from flowctl_storm import Collector, Input
+from flowctl_storm.figures import TopologyReport
+from flowctl_storm.hub.core import TopologyCore
+from flowctl_storm.hub.news import RootEnd, TaskWatched
+from flowctl_storm.local_stages import LocalStages
+from flowctl_storm.topology import Topology
+from flowctl_storm.topology_job import random_ids
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from flowctl.errors import RetryLater
-from flowctl.topology import Collector, Input, ManualCollector, Topology
+from flowctl_storm import Collector, Input, ManualCollector, Topology
 from tests.topology_driver import topology
 
 

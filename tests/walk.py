@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,10 +18,11 @@ from typing import Any, Final
 
 from flowctl import FlowControlSpout, LocalBolts
 from flowctl.config import Settings
-from flowctl_files import TextLines
+from flowctl_files import TextLines, TextRanges
 
 ROOT: Final = f"{Path(__file__).parents[1]}/"
 RECORDS: Final = 600  # enough for what happens to each to stand out from what happens at times
+DEAR, BOLTS = 200, 4  # records of 50 ms, which take some three seconds
 # The calls that are made for each tuple or ack; what they call, directly or not, is its walk.
 STEPS: Final = {
     "flowctl/core/tuple_core.py:poll_emit": "choose and note",
@@ -40,17 +41,22 @@ class Trace:
     """The calls between our files while it is on, of threads that begin meanwhile."""
 
     def __init__(self) -> None:
-        self.files: set[str] = set()
+        self.entered: Counter[str] = Counter()  # each file: how often, from another one
         self.steps: Counter[str] = Counter()
         self.passed: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.crossings = self.returns = 0  # of acks
+        self.users_calls = 0
         self._seen = threading.local()
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or (path := _ours(frame)) is None:
+        if event != "call":
             return
-        self.files.add(path)
+        self.users_calls += frame.f_code.co_name == "users_function"
+        if (path := _ours(frame)) is None:
+            return
         callers = list(_callers(frame))
+        if not callers or _ours(callers[0]) != path:
+            self.entered[path] += 1
         name = f"{path}:{frame.f_code.co_name}"
         if name in STEPS:
             self.steps[name] += 1
@@ -68,6 +74,10 @@ class Trace:
         if path not in seen[step][1]:
             seen[step][1].add(path)
             self.passed[step][path] += 1
+
+    def files(self, times: int) -> list[str]:
+        """The files that are entered at least so many times."""
+        return sorted(path for path, n in self.entered.items() if n >= times)
 
     def _count(self, path: str, callers: list[FrameType]) -> None:
         """A call to another file while an ack is taken; does it come back to one that waits?"""
@@ -130,8 +140,70 @@ def trace_a_run(place: Path, checkpoint: Any = None) -> Trace:
     return trace
 
 
+def taking(record_s: float) -> Callable[[Any], None]:
+    """Return a function of a user's that takes so long for each record; its calls are counted."""
+
+    def users_function(batch: Any) -> None:
+        time.sleep(record_s * len(batch))
+
+    return users_function
+
+
+def _ranges(place: Path, fn: Callable[[Any], None]) -> None:
+    (place / "in.log").write_text("".join(f"line {n}\n" for n in range(DEAR)))
+    FlowControlSpout(
+        name="walk", producer=TextRanges(place / "in.log"), bolts=LocalBolts(fn, count=BOLTS)
+    ).run(view="off")
+
+
+def _flow_sink(_: Path, fn: Callable[[Any], None]) -> None:
+    from pyspark.sql import Row
+
+    from pyspark_flowctl import flow_sink
+
+    flow_sink(fn, target="walk", rows_max=3)(iter([Row(id=n) for n in range(RECORDS)]))
+
+
+def _apply(place: Path, fn: Callable[[Any], None]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from flowctl_apply.parquet_apply import apply_parquet
+
+    def double(batch: Any) -> Any:
+        fn(batch)
+        return [(record.value["id"] * 2,) for record in batch]
+
+    schema = pa.schema([("id", pa.int64())])
+    pq.write_table(pa.table({"id": range(DEAR)}), place / "in.parquet", row_group_size=20)
+    apply_parquet(
+        place / "in.parquet", double, schema=schema, name="walk", out=place / "out", bolts=BOLTS,
+        view="off",
+    )  # fmt: skip
+
+
+# The walks beside that of a record by value, and of its ack.
+# With the time of a record: a batch of ranges takes .15 s, so long records make many batches.
+DOORS: Final = {
+    "a range": (_ranges, 0.05),
+    "a row of flow_sink": (_flow_sink, 0.001),
+    "a row of apply": (_apply, 0.05),
+}
+
+
+def files_of(door: str, place: Path) -> list[str]:
+    """Run a small job behind ``door``; return the files entered as often as its ``fn``.
+
+    So those of the start and of the end are none of them.
+    """
+    run, record_s = DOORS[door]
+    with traced() as trace:
+        run(place, taking(record_s))
+    return trace.files(trace.users_calls)
+
+
 def main() -> None:
-    """Print what each step passes."""
+    """Print what each step passes, and how many files each walk enters."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:
@@ -143,6 +215,12 @@ def main() -> None:
         f"an ack makes {trace.crossings / acks:.1f} calls between files of the core; of these"
         f" {trace.returns / acks:.1f} come back to a file that waits for them"
     )
+    print(f"an ack: {len(trace.walk()[ACK])} files")
+    print(f"a record by value: {len(trace.files(RECORDS))} files")
+    for door in DOORS:
+        with tempfile.TemporaryDirectory() as place:
+            files = files_of(door, Path(place))
+            print(f"{door}: {len(files)} files: {', '.join(files)}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowctl.instrumentation.hooks import TaskHook
 from flowctl.instrumentation.task_metrics import Point, TaskInfo
-from flowctl.topology import Batched, Collector, Input, ManualCollector, Topology
+from flowctl_storm import Batched, Collector, Input, ManualCollector, Topology
 from tests.topology_driver import Numbers
 
 

@@ -30,6 +30,7 @@ from flowctl_apply._uses import fingerprint, uses_of
 if TYPE_CHECKING:
     from flowctl.core.ranges.extent import Extent
     from flowctl.instrumentation.snapshot import Report
+    from flowctl.pacing.api import Paced
     from flowctl.runtime.receipt_store import ReceiptStore
     from flowctl.runtime.receipts import Entry
 
@@ -158,10 +159,10 @@ class Job:
         return self._applied(finished, None)
 
     def check_empty(self, *, is_table: bool) -> None:
-        """Raise :class:`ConfigError` if ``out`` holds rows that are not of jobs of ours.
+        """Raise :class:`ConfigError` if ``out`` holds Parquet files that no job of ours wrote.
 
-        Who reads the directory of a finished job reads them too.  In a directory such as ``day=1/``
-        as well, but not below other ones.  A table says itself which files are its rows.
+        Whoever reads the directory of a finished job would read them as well, also in partition
+        directories such as ``day=1/``.  A table is exempt: its log lists its files.
         """
         if is_table or self.results.description() is not None:
             return
@@ -232,14 +233,14 @@ class Job:
         self.results.describe(grown)
         return grown
 
-    def process(self, description: Description) -> RowWriter:
-        """Return what the bolts run."""
+    def process(self, description: Description, paced: Paced | None = None) -> RowWriter:
+        """Return what the bolts run; ``paced``: the limit that calls of ``fn`` keep."""
         from flowctl.failure.callables import is_async
 
         kind = AsyncRowWriter if is_async(self._fn) else RowWriter
         results = self.results
         target = Target(results.place, self.name, f"{results.directory}/job.json", description.run)
-        return kind(self._fn, self._shape, self.schema, target)
+        return kind(self._fn, self._shape, self.schema, target, paced)
 
     def finish(
         self,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
+from flowctl import disk
 from flowctl.errors import ConfigError, MissingExtraError
 
 # Spark's names of object stores, and pyarrow's.
@@ -97,7 +98,7 @@ class LocalPlace:
         path = self._root / name
         with self._written(path, data) as temporary:
             temporary.replace(path)
-        self._sync(path.parent)
+        disk.sync_directory(str(path))
 
     def put_new(self, name: str, data: bytes) -> bool:
         """See :class:`Place`."""
@@ -111,7 +112,7 @@ class LocalPlace:
                 if path.exists():
                     return False
                 temporary.replace(path)
-        self._sync(path.parent)
+        disk.sync_directory(str(path))
         return True
 
     @contextlib.contextmanager
@@ -120,10 +121,7 @@ class LocalPlace:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            disk.write_new(str(temporary), data)
             yield temporary
         finally:
             temporary.unlink(missing_ok=True)
@@ -165,15 +163,6 @@ class LocalPlace:
     def own_path(self, name: str) -> str:
         """See :class:`Place`."""
         return os.path.abspath(self._root / name)
-
-    @staticmethod
-    def _sync(directory: Path) -> None:
-        """Have the directory's entries on disk too."""
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _children(top: Path) -> list[Path]:

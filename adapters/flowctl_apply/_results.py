@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flowctl.runtime.receipts import Entry, Segment
 
 
-# --
+# -- The manifest -----------------------------------------------------------------------------
 #
 # The manifest of a job's results: small files of JSON lines, one for each flush, beside them.
 #

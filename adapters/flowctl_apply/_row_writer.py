@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import socket
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,9 @@ from flowctl_apply._needed import arrow
 from flowctl_apply._places import LocalPlace, Place
 from flowctl_apply._results import Description, ResultFile, decoded, new_name
 from flowctl_apply._rows import Shape, call, table_of
+
+if TYPE_CHECKING:
+    from flowctl.pacing.api import Paced
 
 # Each batch is a file: .15 s of work, as batches have otherwise, would be very many small ones.  A
 # kill repeats this much of work per slot, or less while little is done: see range_pace.py.
@@ -44,9 +47,17 @@ class RowWriter:
     batch_s = _BATCH_S
     known_as = "fn"  # to its author, in errors
 
-    def __init__(self, fn: Callable[..., Any], shape: Shape, schema: Any, target: Target) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        shape: Shape,
+        schema: Any,
+        target: Target,
+        paced: Paced | None = None,
+    ) -> None:
         self.__wrapped__ = fn  # its module travels to the workers
         self._shape = shape
+        self._paced = paced
         self._schema = schema
         self._target = target
         self._is_checked = False
@@ -69,10 +80,14 @@ class RowWriter:
     def __call__(self, batch: Batch) -> bytes:
         """Return the receipt of what ``fn`` makes of ``batch``."""
         self._check_place()
-        return self._keep(call(self.__wrapped__, self._shape, batch), batch)
+        rows = self._rows if self._paced is None else self._paced(self._rows)
+        return self._keep(rows(batch), batch)
 
-    def _keep(self, made: Any, batch: Batch) -> bytes:
-        table = table_of(made, self._schema)
+    def _rows(self, batch: Batch) -> Any:
+        """What a limit counts as one call: a generator's rows are made here, too."""
+        return table_of(call(self.__wrapped__, self._shape, batch), self._schema)
+
+    def _keep(self, table: Any, batch: Batch) -> bytes:
         if not table.num_rows:
             return msgspec.json.encode(ResultFile("", 0, 0))
         data = encoded(table)
@@ -104,7 +119,11 @@ class AsyncRowWriter(RowWriter):
     async def __call__(self, batch: Batch) -> bytes:  # type: ignore[override]
         """Return the receipt of what ``fn`` makes of ``batch``."""
         self._check_place()
-        return self._keep(await call(self.__wrapped__, self._shape, batch), batch)
+        rows = self._rows if self._paced is None else self._paced(self._rows)
+        return self._keep(await rows(batch), batch)
+
+    async def _rows(self, batch: Batch) -> Any:
+        return table_of(await call(self.__wrapped__, self._shape, batch), self._schema)
 
 
 def encoded(table: Any) -> bytes:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flowctl.arguments import check_arguments
 from flowctl.core.records import Checkpoint
+from flowctl.delivery.options import APPLY, BOLTS, ApplyOptions, documented, for_apply
 from flowctl.errors import ConfigError, FencedError, FlowctlError
-from flowctl.runtime.apply_options import ApplyOptions, checked_options
 from flowctl.runtime.launch import view_of
 from flowctl_apply._job import Applied, Input, Job, Merge
 from flowctl_apply._noted import Noted
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Applied", "apply_parquet", "run_job"]
 
 
+@documented(APPLY)
 @check_arguments("paths", "out", "columns", "form", "keep_results")
 def apply_parquet(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -48,7 +49,7 @@ def apply_parquet(
     As :func:`pyspark_flowctl.apply`, without Spark: ``schema`` is a ``pyarrow.Schema``.  Needs
     pyarrow.
     """
-    checked = checked_options(options)
+    checked = for_apply(name, options)
     several = [os.fspath(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if not several or not all(several):
         raise ConfigError("paths", "no path given.", remedy="Name a file or a directory.")
@@ -64,13 +65,13 @@ def apply_parquet(
 
 
 def run_job(
-    job: Job, given: Input, options: ApplyOptions, *, merge: Merge | None = None
+    job: Job, given: Input, options: Mapping[str, Any], *, merge: Merge | None = None
 ) -> Applied:
     """Run ``job`` to its end, or return at once what an earlier run has finished.
 
-    ``merge`` is as for :meth:`Job.finish`.
+    ``options`` are those of :func:`flowctl.delivery.options.for_apply`; ``merge`` is as for
+    :meth:`Job.finish`.
     """
-    options = checked_options(options)
     table = None
     if options["mode"] is not None:
         from flowctl_apply._delta import DeltaAppend
@@ -91,7 +92,7 @@ def run_job(
     return done
 
 
-def _run(job: Job, given: Input, options: ApplyOptions, merge: Merge | None) -> Applied:
+def _run(job: Job, given: Input, options: Mapping[str, Any], merge: Merge | None) -> Applied:
     description = job.begin(given)
     if (done := job.done(given)) is not None:  # by another driver, while the input was copied
         return done
@@ -105,20 +106,22 @@ def _run(job: Job, given: Input, options: ApplyOptions, merge: Merge | None) -> 
 
 
 def _run_begun(
-    job: Job, description: Description, given: Input, options: ApplyOptions, merge: Merge | None
+    job: Job,
+    description: Description,
+    given: Input,
+    options: Mapping[str, Any],
+    merge: Merge | None,
 ) -> Applied:
     from flowctl.runtime.flow_control_spout import FlowControlSpout
     from flowctl.runtime.receipt_store import ReceiptStore
 
     source = ParquetRanges(description.paths, columns=description.columns)
     producer = Noted(source, job.results, run=description.run, may_grow=job.keep_results)
-    checkpoint = options["checkpoint"]
-    assert checkpoint is not None and not isinstance(checkpoint, str)
-    store = ReceiptStore(checkpoint, job.results.manifest, Unnamed(job.results))
+    store = ReceiptStore(options["checkpoint"], job.results.manifest, Unnamed(job.results))
     spout = FlowControlSpout(
         name=job.name,
         producer=producer,
-        bolts=_made(options, job.process(description)),
+        bolts=_made(options, job.process(description, options["paced"])),
         checkpoint=store,
         settings=options["settings"],
         dead_letter=options["dead_letter"],
@@ -135,14 +138,16 @@ def _run_begun(
         return done
 
 
-def _made(options: ApplyOptions, process: RowWriter) -> Bolts:
+def _made(options: Mapping[str, Any], process: RowWriter) -> Bolts:
     bolts = options["bolts"]
-    if isinstance(bolts, int):
-        from flowctl.bolts.local import LocalBolts
+    if callable(bolts):
+        made: Bolts = bolts(process)
+        return made
+    from flowctl.bolts.local import LocalBolts
 
-        process.warm_up()  # its bolts are threads of this process
-        return LocalBolts(process, count=bolts, slots=options["slots"])
-    return bolts(process)
+    process.warm_up()  # its bolts are threads of this process
+    count = BOLTS if bolts == "auto" else bolts
+    return LocalBolts(process, count=count, slots=options["slots"], refusal=options["refusal"])
 
 
 def _check_complete(job: Job, given: Input) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowctl_files.dead_letter import FileDeadLetter, JsonLinesDeadLetter, MarkedLetters
-    from flowctl_files.parquet_ranges import ParquetRanges
-    from flowctl_files.parquet_rows import ParquetRows
+    from flowctl_files.parquet_ranges import ParquetRanges, ParquetRows
     from flowctl_files.text_lines import TextLines
     from flowctl_files.text_ranges import TextRanges
 
@@ -31,7 +30,7 @@ _HOMES = {
     "JsonLinesDeadLetter": "dead_letter",
     "MarkedLetters": "dead_letter",
     "ParquetRanges": "parquet_ranges",
-    "ParquetRows": "parquet_rows",
+    "ParquetRows": "parquet_ranges",
     "TextLines": "text_lines",
     "TextRanges": "text_ranges",
 }

@@ -34,6 +34,8 @@ _NO_LINES: Final = {
 BEGINNING_BYTES: Final = max(map(len, [*_BEGINNINGS, *_NO_LINES]))
 # How much is decompressed at a time: some 100 KB of a log's text.
 _INPUT_BYTES: Final = 8 << 10
+# How much is read over at a time, of what is done.
+_SKIP_BYTES: Final = 1 << 20
 _EMPTY: Final = "the file is empty, without even a header"
 
 
@@ -111,13 +113,65 @@ def decompressed(name: str, file: IO[bytes]) -> Decompressed | None:
     return None
 
 
-def is_damage(error: Exception) -> bool:
+def _is_damage(error: Exception) -> bool:
     """Whether ``error`` says that the compressed data are damaged or truncated."""
     if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
         return True
     # bz2 has no class of its own for it, but errors of system calls always have a number.
     is_bz2 = isinstance(error, OSError) and error.errno is None
     return is_bz2 or type(error).__name__ == "ZstdError"
+
+
+class Unpacking:
+    """Reads a compressed file in pieces of a wanted size, good bytes before damage first.
+
+    ``line``, if it is known, returns the number of the next line, for errors.
+    """
+
+    def __init__(
+        self, name: str, unpacked: Decompressed, line: Callable[[], int] | None = None
+    ) -> None:
+        self._name = name
+        self._line = line
+        self._unpacked = unpacked
+        self._error: Exception | None = None
+
+    def skip(self, size: int) -> None:
+        """Read over the first ``size`` bytes."""
+        view = memoryview(bytearray(_SKIP_BYTES))
+        while size and (got := self.read_into(view[:size])):
+            size -= got
+
+    def read_into(self, view: memoryview) -> int:
+        """Fill ``view``; less is read only at the end, or before what is damaged."""
+        filled = 0
+        while filled < len(view) and self._error is None:
+            try:
+                # Not read(): when it finds damage it drops the good bytes before it.
+                data = self._unpacked.read1(len(view) - filled)
+            except Exception as error:
+                self._error = error  # after what was good
+                break
+            if not data:
+                break
+            view[filled : filled + len(data)] = data
+            filled += len(data)
+        if not filled and self._error is not None:
+            raise self._damaged(self._error) if _is_damage(self._error) else self._error
+        return filled
+
+    def _damaged(self, error: Exception) -> SourceError:
+        kind = kind_of(self._name)
+        after = "" if self._line is None else f" after line {self._line() - 1}"
+        return SourceError(
+            f"{self._name}: the {kind} data are damaged or truncated{after} ({error}).",
+            remedy=f"Get the file again ({kind} -t checks it) and start again: what was read is"
+            " kept.",
+        )
+
+    def close(self) -> None:
+        """Release what decompresses; the file stays open."""
+        self._unpacked.close()
 
 
 class _Gzip(gzip.GzipFile):

@@ -112,6 +112,14 @@ class Directories:
         return WithKeys(schema, typed(keys_of(name, base), self._ints))
 
 
+def with_column(batch: Any, name: str, values: Any) -> Any:
+    """Return the RecordBatch ``batch`` with one column more; its ``append_column`` is of 2024."""
+    import pyarrow
+
+    schema = batch.schema.append(pyarrow.field(name, values.type))
+    return pyarrow.RecordBatch.from_arrays([*batch.columns, values], schema=schema)
+
+
 class WithKeys:
     """A :class:`Layout`: the file's own columns, and ``keys`` that it doesn't have."""
 
@@ -129,7 +137,7 @@ class WithKeys:
         import pyarrow
 
         for name, value in self.keys.items():
-            batch = batch.append_column(name, pyarrow.repeat(value, batch.num_rows))
+            batch = with_column(batch, name, pyarrow.repeat(value, batch.num_rows))
         return batch
 
     def is_plain(self, wanted: Container[str]) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from flowctl import disk
 from flowctl.core.letters import Letter, kind_of, letter_id
 from flowctl.core.records import Position, Record
 from flowctl.errors import FlowctlError
@@ -52,72 +53,11 @@ def readable(value: Any) -> Any:
     return value
 
 
-# --
-#
-# What a file that several processes write needs from the disk: locks, whole writes, durable
-# names.
-#
-# All functions raise ``OSError``.
-
-
-# A writer holds the lock for one append or one rewrite; only a frozen one holds it longer, and a
-# run must not hang with it.
-_LOCK_TIMEOUT_S = 10.0
-_LOCK_POLL_S = 0.02
-# File systems without locks, such as some NFS mounts: the operator must ensure that there is one
-# writer at a time.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of ``data``; it is on the disk only after an ``fsync``."""
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def lock(descriptor: int, path: str, *, shared: bool = False) -> None:
-    """Lock the file until it is closed; raises :class:`TimeoutError` when it stays taken."""
-    import fcntl
-
-    how = fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
-    while True:
-        try:
-            return fcntl.flock(descriptor, how)
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                raise TimeoutError(f"{path} stays locked by another process") from None
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return None
-            raise
-        time.sleep(_LOCK_POLL_S)
-
-
-def is_at(descriptor: int, path: str) -> bool:
-    """Whether ``path`` still leads to the open file: it may have been replaced meanwhile."""
-    try:
-        there = os.stat(path)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(descriptor), there)
-
-
-def sync_directory(path: str) -> None:
-    """A new name in a directory is on the disk only once the directory is synced."""
-    descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 # -- A file of dead letters --------------------------------------------------------------------
 
 
 # No attempt of a task takes as long.
 _UNFINISHED_KEPT_MS = 30 * 24 * 3600 * 1000
-_MODE = 0o644  # as other files of the user; a umask can narrow it
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -319,7 +259,7 @@ class LetterFile:
             return contents
         try:
             _check_regular(descriptor, self.path)
-            lock(descriptor, self.path, shared=True)
+            disk.lock(descriptor, self.path, shared=True)
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 for raw in file:
                     _take_raw(contents, raw)
@@ -415,13 +355,15 @@ class LetterFile:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """Open and lock the file that the path leads to, even if it is replaced meanwhile."""
-        os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+        disk.make_directory(os.path.dirname(self.path) or ".")
         while True:
-            descriptor = os.open(self.path, os.O_APPEND | os.O_CREAT | os.O_RDWR, _MODE)
+            descriptor = os.open(self.path, os.O_APPEND | os.O_CREAT | os.O_RDWR, disk.MODE)
             try:
                 _check_regular(descriptor, self.path)
-                lock(descriptor, self.path)
-                if is_at(descriptor, self.path):
+                # Where a file system has no locks, the operator must ensure that there is one
+                # writer at a time.
+                disk.lock(descriptor, self.path)
+                if disk.is_at(descriptor, self.path):
                     yield descriptor
                     return
             finally:
@@ -431,27 +373,19 @@ class LetterFile:
         size = os.fstat(descriptor).st_size
         # A truncated last line stays a separate line.
         is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        write_all(descriptor, (b"\n" if is_cut else b"") + _encoded(lines))
+        disk.write_all(descriptor, (b"\n" if is_cut else b"") + _encoded(lines))
         os.fsync(descriptor)
         if not size:
-            sync_directory(self.path)
+            disk.sync_directory(self.path)
 
     def _rewrite(self, contents: Contents) -> None:
         """Replace the file in one step; without letters remove it."""
         contents.forget_unfinished()
         if not contents.held and not contents.uncounted:
             os.unlink(self.path)
-            sync_directory(self.path)
+            disk.sync_directory(self.path)
             return
-        new = f"{self.path}.new"  # one at a time: the caller holds the lock
-        descriptor = os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, _MODE)
-        try:
-            write_all(descriptor, _encoded(contents.as_lines()))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(new, self.path)
-        sync_directory(self.path)
+        disk.replace(self.path, _encoded(contents.as_lines()))  # we hold the lock
 
 
 def _check_regular(descriptor: int, path: str) -> None:

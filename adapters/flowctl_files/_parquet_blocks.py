@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Fields, Record
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
-from flowctl_files._layouts import Layout
+from flowctl_files._layouts import Layout, with_column
 from flowctl_files._stores import lasting
 
 # -- Which columns of a Parquet file are wanted, which it must have, and may not have ----------
@@ -86,9 +86,13 @@ class RowsBlock:
         """See :class:`flowctl.range_ports.Block`."""
         return self._positions[i] if i < len(self._positions) else self.stop
 
+    def positions(self, i: int, j: int) -> Sequence[int]:
+        """Return those of rows ``i`` to ``j - 1``."""
+        return self._positions[i:j]
+
     def batch_records(self, i: int, j: int) -> Sequence[Record]:
         """See :class:`flowctl.range_ports.Block`."""
-        return Rows(self._batch.slice(i, j - i), self._positions[i:j])
+        return Rows(self._batch.slice(i, j - i), self.positions(i, j))
 
     def to_arrow(self, i: int, j: int) -> Any:
         """See :class:`flowctl.range_ports.ColumnBlock`."""
@@ -123,6 +127,20 @@ class Rows(Sequence[Record]):
             values = map(Fields, self._batch.to_pylist())
             self._records = list(map(Record, self._positions, values))
         return self._records
+
+
+def unreadable_value(name: str, batch: Any, positions: Sequence[int]) -> SourceError | None:
+    """The error for the first value of ``batch`` that Python has not; None if it has all."""
+    for row, column in product(range(batch.num_rows), batch.schema.names):
+        try:
+            batch.column(column)[row].as_py()
+        except Exception as error:  # of a date, a time zone, a text …: each has errors of its own
+            return SourceError(
+                f"{name}, row {positions[row]}: the value in column {column!r} can't be read:"
+                f" {type(error).__name__}: {error}.",
+                remedy="Correct it, or read the other columns: columns=[…].",
+            )
+    return None
 
 
 class Columns(NamedTuple):
@@ -204,9 +222,9 @@ class RowsReader:
         positions: Sequence[int] = range(first, stop)
         if self._columns.filter is not None:
             numbers = self._arrow.array(positions, self._arrow.int64())
-            kept = self._filtered(batch.append_column(_ROW, numbers))
+            kept = self._filtered(with_column(batch, _ROW, numbers))
             positions = kept.column(_ROW).to_pylist()
-            batch = kept.drop_columns([_ROW])
+            batch = kept.select(batch.schema.names)
         return RowsBlock(self._selected(batch), positions, stop)
 
     def _filtered(self, batch: Any) -> Any:

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 from flowctl.errors import ConfigError, SourceError
 from flowctl.logs import ModuleLogger
@@ -185,6 +185,24 @@ def expand(patterns: Sequence[str], *, may_be_missing: bool) -> list[str]:
     return list(find(patterns, may_be_missing=may_be_missing))
 
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def is_remote(path: str) -> bool:
+    """Whether ``path`` has a scheme, as ``s3://bucket/a.log`` has."""
+    return _SCHEME.match(path) is not None
+
+
+def check_url(path: str) -> None:
+    """Refuse a password in a URL: it would show in checkpoints and on screens."""
+    if re.match(r"[^/]+://[^/@]*:[^/@]*@", path):
+        raise ConfigError(
+            "paths",
+            "a URL holds a password.",
+            remedy="Give it in storage_options={…}, or in the environment variables of the store.",
+        )
+
+
 # A file as it was found: its size [bytes] and modification time [unix ns].  If both are unchanged
 # later, nothing was written to it.  A plain tuple: with a class of its own the garbage collector
 # would visit each of 200,000 objects again and again.
@@ -319,6 +337,14 @@ def is_hidden(path: str, pattern: str) -> bool:
 def _not_readable(path: str, error: OSError) -> SourceError:
     return SourceError(
         f"{path!r} can't be read: {error.strerror}.", remedy="Check the link and its permissions."
+    )
+
+
+def unreadable(name: str, error: OSError) -> SourceError:
+    """The error for a file that the operating system refuses."""
+    return SourceError(
+        f"{name}: can't be read: {error.strerror or error}.",
+        remedy="Check that the file is there and that this user may read it.",
     )
 
 

@@ -1,4 +1,8 @@
-"""One open file, read block by block from a given place."""
+"""One open file whose lines the driver reads, block by block from a given place.
+
+How lines are found is :mod:`flowctl_files._text_blocks`.  Here is what only a file that may grow
+needs: where a run goes on, and whether the bytes that were read before are still there.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,26 @@ import hashlib
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from itertools import accumulate, chain, count, repeat
-from operator import add
+from itertools import chain, repeat
 from types import MappingProxyType
-from typing import IO, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from flowctl.core.records import Record
 from flowctl.errors import SourceError
-from flowctl_files._compressed import check_beginning, decompressed, is_damage, kind_of
-from flowctl_files._lines import BadLine, LineCodec
-from flowctl_files._paths import End, found_as, open_regular
+from flowctl_files._compressed import BEGINNING_BYTES, Unpacking, check_beginning, decompressed
+from flowctl_files._lines import LineCodec
+from flowctl_files._paths import End, found_as, open_regular, unreadable
+from flowctl_files._stores import Stores
+from flowctl_files._text_blocks import PIECE_BYTES, UNKNOWN_STOP, TextBlock, TextBlocks
 
-# Fits into a core's cache together with the lines made of it: twice as fast as 128 KiB and more
-# (measured).
-_BLOCK_BYTES = 64 << 10
 # Decompressing this much takes some 20 ms: poll stays within its 100 ms.
-_SKIP_BYTES = 8 << 20
-# The last bytes read are checked again after each block: are they still there? Long enough to hold
-# the time stamp of a log line; half a microsecond per block (measured).
-_TAIL_BYTES = 64
+_SKIP_BYTES: Final = 8 << 20
+# The last bytes read are checked again after each read: are they still there? Long enough to hold
+# the time stamp of a log line; half a microsecond per read (measured).
+_TAIL_BYTES: Final = 64
 # Of a digest of them: enough to tell two files apart, short enough to be saved of 200,000.
-_MARK_BYTES = 8
+_MARK_BYTES: Final = 8
+_NEWLINE: Final = 10
 
 
 class Tail(NamedTuple):
@@ -62,8 +65,7 @@ class FileReader:
     """Reads lines of one file.  Not thread-safe; the owner calls :meth:`close`.
 
     ``place`` is where the next block begins.  ``growing``: a last line without newline is left for
-    later.  ``error`` is set when a bad line is found: what :meth:`next_block` returned before is
-    good, and nothing follows.
+    later.
     """
 
     def __init__(
@@ -79,24 +81,32 @@ class FileReader:
         """``tail``: what an earlier reader knew about the same file."""
         self.name = name
         self.place = place
-        self.error: SourceError | None = None
-        self._codec = codec
-        self._max_line_bytes = max_line_bytes
+        self.tail = tail or Tail()
         self._growing = growing
         self._last_line = b""  # of a compressed file
-        self._carry = bytearray()  # the beginning of a line whose end is not read yet
         # The byte before the line must be a newline: this detects a file that has been replaced.
         self._check_newline = place.offset > 0
         self._skip = max(place.offset - 1, 0)
-        self.tail = tail or Tail()
         self._open()
+        lines = TextBlocks(name, codec, max_line_bytes, first_line=place.line)
+        self._blocks = lines.blocks(
+            self._read_into,
+            place.offset,
+            UNKNOWN_STOP,
+            is_growing=growing,
+            # One piece: the lines are made at once.  Less for the many small files of a job.
+            buffer_bytes=min(PIECE_BYTES, self.tail.size or PIECE_BYTES),
+        )
 
     def _open(self) -> None:
         try:
-            self._file = self._open_file()
-            self._decompressed = decompressed(self.name, self._file)
+            self._file: Any = self._open_file()  # readinto is not part of IO
+            unpacked = decompressed(self.name, self._file)
+            self._unpacking: Unpacking | None = None
+            if unpacked is not None:
+                self._unpacking = Unpacking(self.name, unpacked, lambda: self.place.line)
             size = max(self.tail.size, self.size())
-            if self._decompressed is None:
+            if self._unpacking is None:
                 self._check_tail()
                 self.tail = Tail(self._file.seek(self._skip), size=size)
                 self._skip = 0
@@ -114,7 +124,7 @@ class FileReader:
 
     def done_bytes(self) -> int:
         """Bytes of the file as it lies on disk (compressed) that are read."""
-        return self._file.tell()
+        return int(self._file.tell())
 
     def stat(self) -> os.stat_result:
         """The open file's size and identity."""
@@ -131,7 +141,7 @@ class FileReader:
         size, changed_ns = found_as(status)
         if size != self._file.tell():
             return None
-        if self._decompressed is not None:
+        if self._unpacking is not None:
             return size, changed_ns, _digest(self._last_line)
         return size, changed_ns, _mark_before(self._file.fileno(), size)
 
@@ -145,80 +155,76 @@ class FileReader:
 
     def close(self) -> None:
         """Close the file; harmless when repeated."""
-        if self._decompressed is not None:
-            self._decompressed.close()
+        self._blocks.close()
+        if self._unpacking is not None:
+            self._unpacking.close()
         self._file.close()
 
     def next_block(self) -> Iterator[Record] | None:
         """Return the next records (perhaps none: call again), or None at the end of the file.
 
-        The iterator is lazy and must be consumed once.  Raises :class:`SourceError`.
+        The iterator is lazy and must be consumed once.  Raises :class:`SourceError`; what was
+        returned before is good, and nothing follows.
         """
         if self._skip:
             self._skip_some()
             return iter(())
-        while data := self._read():
-            cut = data.rfind(b"\n") + 1
-            if cut:
-                block = bytes(self._carry) + data[:cut] if self._carry else data[:cut]
-                self._carry = bytearray(data[cut:])
+        for block in self._blocks:
+            if len(block):
                 return self._records(block)
-            self._carry += data
-            if len(self._carry) > self._max_line_bytes:
-                raise self._too_long(self.place.line, self.place.offset)
-        return self._at_end()
-
-    def _at_end(self) -> Iterator[Record] | None:
-        if self.place.line_is_done and not self._carry and not self._growing:
+        if self.place.line_is_done and not self._growing:
             raise shrank(self.name, self.place)  # the line that was done is not there
-        if self._growing or not self._carry:
-            return None
-        last = bytes(self._carry)
-        self._carry.clear()
-        return self._records(last)
+        return None
 
-    def _read(self) -> bytes:
-        data = self._read_raw(_BLOCK_BYTES)
-        if self._check_newline and data:
-            self._check_newline = False
-            if data[:1] != b"\n":
-                raise changed(self.name, self.place)
-            data = data[1:] or self._read_raw(_BLOCK_BYTES)
-        return data
+    def _records(self, block: TextBlock) -> Iterator[Record]:
+        place = self.place
+        self.place = Place(block.end, place.line + len(block), partly=place.partly)
+        if self._unpacking is not None:
+            self._last_line = block.line_at(block.position(len(block) - 1))
+        records = block.records()
+        if not block.is_ended:  # the last line of the file: it may yet grow
+            sizes = {place.offset: len(block.line_at(place.offset))}
+        else:
+            done = [at for at in place.partly if block.begins(at)]
+            sizes = {at: size for at in done if (size := len(block.line_at(at))) > place.partly[at]}
+        if place.line_is_done:
+            first = next(records)
+            line = block.line_at(place.offset)
+            has_grown = place.done_bytes is not None and len(line) > place.done_bytes
+            if place.mark and not has_grown and place.mark != _digest(line):
+                raise another_file(self.name, place.offset + len(line))
+            if has_grown:
+                sizes[place.offset] = len(line)
+                records = chain([first], records)
+        return map(_grown, records, repeat(sizes)) if sizes else records
 
-    def _read_raw(self, size: int) -> bytes:
+    def _read_into(self, view: memoryview) -> int:
+        """Fill ``view``, at least in part, unless the file ends; :class:`SourceError` if it was
+        cut."""
         try:
-            if self._decompressed is not None:
-                # Not read(): when it finds damage it drops the good bytes before it.
-                data = self._decompressed.read1(size)
-                if not data and self.size() < self.tail.size:
+            if self._unpacking is not None:
+                got = self._unpacking.read_into(view)
+                if not got and self.size() < self.tail.size:
                     raise self._truncated(self._file.tell())
-                return data
-            data = self._file.read(size)
-            if not self.tail.end:
-                check_beginning(self.name, data)
-            self._check_tail()
-            if not data and self.tail.end < self.tail.size:
-                raise self._truncated(self.tail.end)
-            self._move_tail(data)
-            return data
-        except SourceError:
-            raise
-        except Exception as error:
-            if self._decompressed is not None and is_damage(error):
-                raise self._damaged(error) from error
-            if isinstance(error, OSError):
-                raise unreadable(self.name, error) from error
-            raise
+            else:
+                got = self._read_plain(view)
+        except OSError as error:
+            raise unreadable(self.name, error) from error
+        if self._check_newline and got:
+            self._check_newline = False
+            if view[0] != _NEWLINE:
+                raise changed(self.name, self.place)
+        return got
 
-    def _damaged(self, error: Exception) -> SourceError:
-        kind = kind_of(self.name)
-        return SourceError(
-            f"{self.name}: the {kind} data are damaged or truncated after line "
-            f"{self.place.line - 1} ({error}).",
-            remedy=f"Get the file again ({kind} -t checks it) and start again: "
-            "what was read is kept.",
-        )
+    def _read_plain(self, view: memoryview) -> int:
+        got: int = self._file.readinto(view)
+        if not self.tail.end:
+            check_beginning(self.name, bytes(view[: min(got, BEGINNING_BYTES)]))
+        self._check_tail()
+        if not got and self.tail.end < self.tail.size:
+            raise self._truncated(self.tail.end)
+        self._move_tail(bytes(view[max(0, got - _TAIL_BYTES) : got]), got)
+        return got
 
     def _check_tail(self) -> None:
         """Check that what was read before is still there.  After each read, so that what it
@@ -231,88 +237,56 @@ class FileReader:
         if tail and os.pread(self._file.fileno(), len(tail), end - len(tail)) != tail:
             raise self._truncated(end)
 
-    def _move_tail(self, data: bytes) -> None:
+    def _move_tail(self, last: bytes, got: int) -> None:
         end, before, size = self.tail
-        last = data if len(data) >= _TAIL_BYTES else before + data
-        end += len(data)
-        self.tail = Tail(end, last[-_TAIL_BYTES:], size if end <= size else max(end, self.size()))
+        end += got
+        self.tail = Tail(
+            end, (before + last)[-_TAIL_BYTES:], size if end <= size else max(end, self.size())
+        )
 
     def _truncated(self, end: int) -> SourceError:
         return truncated(self.name, self.place, end, had=self.tail.size, has=self.size())
 
     def _skip_some(self) -> None:
-        stop = max(self._skip - _SKIP_BYTES, 0)
-        while self._skip > stop:
-            data = self._read_raw(min(self._skip, _BLOCK_BYTES))
-            if not data:
-                raise shrank(self.name, self.place)
-            self._skip -= len(data)
-
-    def _records(self, block: bytes) -> Iterator[Record]:
-        offset, line, first_is_done, done_bytes, mark, partly = self.place
-        # A block no longer than the limit has no line beyond it, so usually there is nothing to
-        # check.
-        bad = self._first_too_long(block) if len(block) > self._max_line_bytes else None
-        if bad:
-            self.error = self._too_long(line + bad.index, offset + bad.at)
-            block = block[: bad.at]
-        lines = self._codec.split(block, begins=offset == 0) if block else None
-        if lines is None:
-            return iter(())
-        if lines.bad:
-            self.error = self._undecodable(block, lines.bad)
-        self.place = Place(offset + len(block), line + len(lines.values), partly=partly)
-        # add(…, count()): each line's newline is a byte too.
-        sizes = list(lines.sizes) if partly else lines.sizes  # some of them can be read once only
-        offsets = map(add, accumulate(sizes, initial=offset), count())
-        records = map(Record, zip(offsets, count(line), strict=False), lines.values)
-        size = block.find(b"\n")
-        if size < 0:  # the last line has no newline, and may yet grow
-            records = map(Record, [(offset, line, len(block))], lines.values)
-            size = len(block)
-        elif partly:
-            records = map(_grown, records, sizes, repeat(partly))
-        if self._decompressed is not None:
-            self._last_line = block[block.rfind(b"\n", 0, -1) + 1 :].removesuffix(b"\n")
-        if not first_is_done:
-            return records
-        if mark and (done_bytes is None or size <= done_bytes) and mark != _digest(block[:size]):
-            raise another_file(self.name, offset + size)
-        first = next(records, None)
-        if first is not None and done_bytes is not None and size > done_bytes:
-            return chain([Record((offset, line, size), first.value)], records)
-        return records
-
-    def _first_too_long(self, block: bytes) -> BadLine | None:
-        at = 0
-        for index, line in enumerate(block.split(b"\n")):
-            if len(line) > self._max_line_bytes:
-                return BadLine(index, at, "too long")
-            at += len(line) + 1
-        return None
-
-    def _too_long(self, line: int, offset: int) -> SourceError:
-        return SourceError(
-            f"{self.name}, line {line} (byte {offset}): longer than {self._max_line_bytes} bytes.",
-            remedy="Raise max_line_bytes, or fix the file.",
-        )
-
-    def _undecodable(self, block: bytes, bad: BadLine) -> SourceError:
-        before = sum(len(line) + 1 for line in block.split(b"\n", bad.index)[: bad.index])
-        offset = self.place.offset + before + bad.at
-        return SourceError(
-            f"{self.name}, line {self.place.line + bad.index} (byte {offset}): {bad.why}.",
-            remedy="Set the right encoding, or errors='replace', or encoding=None for bytes.",
-        )
+        assert self._unpacking is not None
+        got = self._unpacking.read_into(memoryview(bytearray(min(self._skip, _SKIP_BYTES))))
+        if not got:
+            raise shrank(self.name, self.place)
+        self._skip -= got
 
 
-def _grown(record: Record, size: int, partly: Mapping[int, int]) -> Record:
-    """Return a line with a newline under a place behind that of its beginning, if that is done."""
+class RemoteReader(FileReader):
+    """A :class:`FileReader` of a file behind a URL.
+
+    Changes during reading are not noticed: object stores replace a file as a whole.
+    """
+
+    def __init__(self, stores: Stores, *given: Any, **options: Any) -> None:
+        self._stores = stores
+        super().__init__(*given, **options)
+
+    def _open_file(self) -> IO[bytes]:
+        return self._stores.open(self.name)
+
+    def size(self) -> int:
+        return self.done_bytes()  # everything was read: this is the end
+
+    def end(self) -> None:
+        """Unknown: a later run checks the file again."""
+
+    def is_replaced(self) -> bool:
+        return False
+
+    def _check_tail(self) -> None:
+        """Nothing to compare with."""
+
+
+def _grown(record: Record, sizes: Mapping[int, int]) -> Record:
+    """Return a line that may grow, or has grown, under a place behind that of its beginning."""
     position = record.position
     assert isinstance(position, tuple) and isinstance(position[0], int)
-    if partly.get(position[0], size) >= size:
-        return record
-    return Record((*position[:2], size), record.value)
+    size = sizes.get(position[0])
+    return record if size is None else Record((*position[:2], size), record.value)
 
 
 def check_end(name: str, end: object) -> None:
@@ -338,14 +312,6 @@ def _mark_before(descriptor: int, end: int) -> str:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_MARK_BYTES).hexdigest()
-
-
-def unreadable(name: str, error: OSError) -> SourceError:
-    """The error for a file that the operating system refuses."""
-    return SourceError(
-        f"{name}: can't be read: {error.strerror or error}.",
-        remedy="Check that the file is there and that this user may read it.",
-    )
 
 
 def shrank(name: str, place: Place) -> SourceError:

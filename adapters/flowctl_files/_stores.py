@@ -18,8 +18,15 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
 from flowctl.failure.classify import store_denies
 from flowctl.range_ports import B, verified
-from flowctl_files._paths import find, found_as, is_hidden, once_each, open_regular
-from flowctl_files._remote import check_url, is_remote
+from flowctl_files._paths import (
+    check_url,
+    find,
+    found_as,
+    is_hidden,
+    is_remote,
+    once_each,
+    open_regular,
+)
 
 # -- Files that are not what they were: the errors, with times as people read them -------------
 
@@ -78,13 +85,18 @@ class Stores:
     """Finds and opens files.  Picklable; thread-safe.
 
     ``filesystem`` is called, on the driver and on each worker, for a ``pyarrow.fs`` or fsspec file
-    system to read all paths with; ``options`` are fsspec's, without secrets.
+    system to read all paths with; ``options`` are fsspec's, without secrets unless this object
+    stays on the driver (``travels=False``).
     """
 
     def __init__(
-        self, options: Mapping[str, Any] | None, filesystem: Callable[[], Any] | None
+        self,
+        options: Mapping[str, Any] | None,
+        filesystem: Callable[[], Any] | None,
+        *,
+        travels: bool = True,
     ) -> None:
-        for name in _names_in(options or {}):
+        for name in _names_in(options or {}) if travels else ():
             if _SECRET.search(name):
                 raise ConfigError(
                     "storage_options",
@@ -175,7 +187,8 @@ class Stores:
 
     def _find(self, pattern: str) -> dict[str, Found]:
         files, path = self._files(pattern)
-        magic = re.search(r"[*?\[]", path)
+        # In a web address "?" and "[" are plain characters.
+        magic = re.search(r"[*]" if pattern.startswith("http") else r"[*?\[]", path)
         try:
             if magic:
                 # One request per folder, not per file, where a listing says enough.

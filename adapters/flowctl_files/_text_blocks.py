@@ -7,12 +7,12 @@ one, and the last line of a range is read to its end, however far that is.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, count, pairwise
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, count, pairwise
 from operator import add
 from typing import Final, NamedTuple, overload
 
-from flowctl.core.records import Record
+from flowctl.core.records import Position, Record
 from flowctl.errors import SourceError
 from flowctl_files._lines import LineCodec
 
@@ -29,13 +29,19 @@ PIECE_BYTES: Final = 64 << 10
 class TextBlock:
     """Whole lines from byte ``at`` on: a :class:`flowctl.range_ports.Block`.  For one thread.
 
-    ``data`` is text that ``codec`` can decode.
+    ``data`` is text that ``codec`` can decode.  Positions are bytes; with ``line``, the number of
+    the first one, ``(byte, line)``.
     """
 
-    __slots__ = ("_at", "_codec", "_data", "_first", "_offsets", "_piece", "_records", "stop")
+    __slots__ = (
+        "_at", "_codec", "_data", "_first", "_line", "_offsets", "_piece", "_records", "stop",
+    )  # fmt: skip
 
-    def __init__(self, at: int, data: bytes, codec: LineCodec, stop: int) -> None:
+    def __init__(
+        self, at: int, data: bytes, codec: LineCodec, stop: int, line: int | None = None
+    ) -> None:
         self.stop = stop
+        self._line = line
         self._at = at
         self._data = data
         self._codec = codec
@@ -73,6 +79,27 @@ class TextBlock:
         """See :class:`flowctl.range_ports.Block`."""
         return TextRecords(self, i, j)
 
+    @property
+    def end(self) -> int:
+        """The byte behind the last line."""
+        return self._at + len(self._data)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the last line has its newline."""
+        return self._data.endswith(b"\n")
+
+    def begins(self, at: int) -> bool:
+        """Whether a line of the block begins at byte ``at`` of the file."""
+        place = at - self._at
+        return place == 0 or (0 < place < len(self._data) and self._data[place - 1] == _NEWLINE)
+
+    def line_at(self, at: int) -> bytes:
+        """Return the line that begins at byte ``at`` of the file, without its newline."""
+        begin = at - self._at
+        end = self._data.find(b"\n", begin)
+        return self._data[begin:] if end < 0 else self._data[begin:end]
+
     def piece_of(self, i: int) -> int:
         """Return which piece holds line ``i``."""
         return bisect_right(self._first, i) - 1
@@ -88,14 +115,24 @@ class TextBlock:
     def records_of(self, piece: int) -> list[Record]:
         """Return the records of a piece; the same ones until those of another are made."""
         if piece != self._piece:
-            begin, end = self._offsets[piece : piece + 2]
-            begins = self._at + begin == 0
-            values, sizes, _ = self._codec.split(self._data[begin:end], begins=begins)
-            # add(…, count()): each line's newline is a byte too.
-            positions = map(add, accumulate(sizes, initial=self._at + begin), count())
-            self._records = list(map(Record, positions, values))
+            self._records = list(self._made(piece))
             self._piece = piece
         return self._records
+
+    def records(self) -> Iterator[Record]:
+        """Return all records, each made when it is wanted, and not kept."""
+        return chain.from_iterable(map(self._made, range(len(self._offsets) - 1)))
+
+    def _made(self, piece: int) -> Iterator[Record]:
+        begin, end = self._offsets[piece : piece + 2]
+        begins = self._at + begin == 0
+        values, sizes, _ = self._codec.split(self._data[begin:end], begins=begins)
+        # add(…, count()): each line's newline is a byte too.
+        offsets = map(add, accumulate(sizes, initial=self._at + begin), count())
+        positions: Iterable[Position] = offsets
+        if self._line is not None:
+            positions = zip(offsets, count(self._line + self._first[piece]), strict=False)
+        return map(Record, positions, values)
 
 
 class TextRecords(Sequence[Record]):
@@ -153,6 +190,9 @@ def _pieces(data: bytes) -> list[int]:
 # -- The lines that begin in a range of bytes, in blocks ---------------------------------------
 
 
+# Of a file whose end nobody knows.  Larger than any, and an int of 64 bits.
+UNKNOWN_STOP: Final = 1 << 62
+_NEWLINE: Final = 10
 # A block costs some 50 us beside its lines, which is 4 % of its work.
 BLOCK_BYTES: Final = 512 << 10
 _REST_BYTES: Final = 64 << 10  # most lines are shorter
@@ -171,15 +211,16 @@ def cuts(
     start: int,
     stop: int,
     too_long: Callable[[int, int], None],
+    buffer_bytes: int | None = None,
 ) -> Iterator[Cut]:
     """Cut what is read from byte ``max(start - 1, 0)`` on into whole lines.
 
     ``read_into`` fills a buffer, and returns how far: 0 at the end of the file.
     ``too_long(at, size)`` is called with each line that is not complete yet; it raises if that is
-    more than a line may have.
+    more than a line may have.  ``buffer_bytes``: a file needs no larger buffer.
     """
     # One buffer for all reads: a new one each time makes reading five times as dear (measured).
-    buffer = bytearray(BLOCK_BYTES)
+    buffer = bytearray(BLOCK_BYTES if buffer_bytes is None else min(BLOCK_BYTES, buffer_bytes))
     view = memoryview(buffer)
     at = max(start - 1, 0)  # of kept[0], or of what is read next
     kept = bytearray()  # the beginning of a line; as bytes, a long one would be copied each time
@@ -223,41 +264,78 @@ def _end_of(buffer: bytearray, begin: int, size: int, length: int) -> tuple[int,
 
 
 class TextBlocks:
-    """Makes blocks of one file's lines.  ``name`` is for errors; for one thread."""
+    """Makes blocks of one file's lines.  ``name`` is for errors; for one thread.
 
-    def __init__(self, name: str, codec: LineCodec, max_line_bytes: int) -> None:
+    ``first_line`` is the number of the first one, if that is known: then positions have it too.
+    """
+
+    def __init__(
+        self, name: str, codec: LineCodec, max_line_bytes: int, *, first_line: int | None = None
+    ) -> None:
         self._name = name
         self._codec = codec
         self._max_line_bytes = max_line_bytes
+        self._line = first_line
 
     def blocks(
-        self, read_into: Callable[[memoryview], int], start: int, stop: int
-    ) -> Iterator[TextBlock]:
-        """Yield the lines that begin in ``[start, stop)``; see :func:`cuts`."""
-        for cut in cuts(read_into, start, stop, self._check_length):
+        self,
+        read_into: Callable[[memoryview], int],
+        start: int,
+        stop: int,
+        *,
+        is_growing: bool = False,
+        buffer_bytes: int | None = None,
+    ) -> Generator[TextBlock]:
+        """Yield the lines that begin in ``[start, stop)``; see :func:`cuts`.
+
+        ``is_growing``: a last line without newline is not complete, and left out.
+        """
+        for cut in cuts(read_into, start, stop, self._check_length, buffer_bytes):
+            if is_growing and not cut.data.endswith(b"\n"):
+                return
+            if not cut.data and self._line is not None:
+                return  # a file's end, which nobody asks for here
             yield from self._blocks(cut, stop if cut.is_last else cut.at + len(cut.data))
 
     def _blocks(self, cut: Cut, stop: int) -> Iterator[TextBlock]:
         data, at = cut.data, cut.at
-        if len(data) > self._max_line_bytes:
-            for line in data.removesuffix(b"\n").split(b"\n"):
-                self._check_length(at, len(line))
-                at += len(line) + 1
+        too_long = self._first_too_long(data) if len(data) > self._max_line_bytes else None
+        if too_long is not None:
+            data, stop = data[:too_long], at + too_long
         bad = self._codec.first_bad(data) if data else None
-        if bad is None:
-            yield TextBlock(cut.at, data, self._codec, stop)
-            return
-        good = sum([len(line) + 1 for line in data.split(b"\n", bad.index)[: bad.index]])
-        at = cut.at + good
-        yield TextBlock(cut.at, data[:good], self._codec, at)
-        raise SourceError(
-            f"{self._name}, byte {at + bad.at}: {bad.why}.",
-            remedy="Set the right encoding, or errors='replace', or encoding=None for bytes.",
-        )
+        if bad is not None:
+            good = sum([len(line) + 1 for line in data.split(b"\n", bad.index)[: bad.index]])
+            data, stop = data[:good], at + good
+        yield self._block(at, data, stop)
+        if bad is not None:
+            raise SourceError(
+                f"{self._name}, {self._where(stop + bad.at)}: {bad.why}.",
+                remedy="Set the right encoding, or errors='replace', or encoding=None for bytes.",
+            )
+        if too_long is not None:
+            self._check_length(stop, self._max_line_bytes + 1)
+
+    def _first_too_long(self, data: bytes) -> int | None:
+        at = 0
+        for line in data.removesuffix(b"\n").split(b"\n"):
+            if len(line) > self._max_line_bytes:
+                return at
+            at += len(line) + 1
+        return None
+
+    def _block(self, at: int, data: bytes, stop: int) -> TextBlock:
+        block = TextBlock(at, data, self._codec, stop, self._line)
+        if self._line is not None:
+            self._line += len(block)
+        return block
+
+    def _where(self, at: int) -> str:
+        """Where the next line is, whose byte ``at`` is meant."""
+        return f"byte {at}" if self._line is None else f"line {self._line} (byte {at})"
 
     def _check_length(self, at: int, size: int) -> None:
         if size > self._max_line_bytes:
             raise SourceError(
-                f"{self._name}, byte {at}: a line longer than {self._max_line_bytes} bytes.",
+                f"{self._name}, {self._where(at)}: longer than {self._max_line_bytes} bytes.",
                 remedy="Raise max_line_bytes, or fix the file.",
             )

@@ -8,11 +8,10 @@ import shlex
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
+from flowctl import disk
 from flowctl.arguments import check_arguments
 from flowctl.core.letters import LeftOut, Letter, redrive_number
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 DEFAULT_DIRECTORY: Final = Path(".flowctl", "dead-letters")
 DIRECTORY_VARIABLE: Final = "FLOWCTL_DEAD_LETTERS"
 _SUFFIX: Final = ".jsonl"
-_NAME_MAX: Final = 200  # file systems allow 255 bytes; room for suffixes
 
 
 class _InFiles:
@@ -156,7 +154,7 @@ class FileDeadLetter(_InFiles):
 
     def file_of(self, job: str) -> LetterFile:
         """Return the file that holds the letters of ``job``."""
-        return LetterFile(self.directory / file_name(job))
+        return LetterFile(self.directory / disk.file_name(job, _SUFFIX))
 
     def hint(self, job: str) -> str:
         """Return the command that shows the letters of ``job``."""
@@ -195,14 +193,6 @@ def default_directory() -> Path:
     return Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
 
 
-def file_name(job: str) -> str:
-    """Return a file name for ``job`` that every file system accepts, and that no other job has."""
-    name = quote(_bytes_of(job), safe=" @+,=")
-    if len(name) > _NAME_MAX:
-        name = f"{name[: _NAME_MAX - 20]}-{blake2b(_bytes_of(job), digest_size=8).hexdigest()}"
-    return name + _SUFFIX
-
-
 def files_in(directory: Path) -> list[LetterFile]:
     """Return the files of letters in ``directory``, by name; none if there is no such directory."""
     try:
@@ -210,10 +200,6 @@ def files_in(directory: Path) -> list[LetterFile]:
     except FileNotFoundError:
         return []
     return [LetterFile(directory / name) for name in names if name.endswith(_SUFFIX)]
-
-
-def _bytes_of(job: str) -> bytes:
-    return job.encode("utf-8", "surrogateescape")  # a name may come from a file's
 
 
 # -- Letters as a source: for a Spark stream, whose own records they can't be any more ---------

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flowctl.arguments import check_arguments
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.records import Checkpoint
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.errors import ConfigError, SourceError
+from flowctl.range_ports import Block
+from flowctl_files._by_value import ByValue
 from flowctl_files._iceberg import Snapshot, Wanted, is_loaded, is_metadata, load_table, snapshot_of
 from flowctl_files._layouts import Directories, Fields, Layout, Layouts, int_columns, keys_of
 from flowctl_files._parquet_blocks import (
@@ -25,9 +27,9 @@ from flowctl_files._parquet_blocks import (
     columns_of,
     load_pyarrow,
     unfit_filter,
+    unreadable_value,
 )
-from flowctl_files._paths import listed_paths
-from flowctl_files._remote import is_remote
+from flowctl_files._paths import is_remote, listed_paths
 from flowctl_files._spellings import check_names
 from flowctl_files._stores import Stores, check_unchanged
 from flowctl_files.text_ranges import check_place
@@ -173,8 +175,10 @@ class ParquetRanges:
             names, check = sorted(found), None
             self._reader = ParquetReader(self._stores, self._columns, layouts)
         check_names(frozenset(names), checkpoint)
+        extent_of = partial(self._reader.extent, check=check)
+        saved = [checkpoint.partitions.get(name) for name in names]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            each = threads.map(partial(self._reader.extent, check=check), names)
+            each = threads.map(extent_of, names, saved)
             extents = {name: extent for name, extent in each if extent is not None}
         for name in extents.keys() & checkpoint.partitions.keys():
             check_place(name, extents[name], checkpoint.partitions[name].position)
@@ -238,6 +242,47 @@ class ParquetRanges:
         return {name: folder for name in names if not _is_hidden(name, folder)}
 
 
+class ParquetRows(ByValue):
+    """Rows of Parquet files, read by the driver: a :class:`flowctl.ports.FlowProducer` that knows
+    its progress.
+
+    Files are read one after the other, sorted by name.  Arguments, partitions, positions and values
+    are those of :class:`ParquetRanges`, and so is what it says of files that changed: a job may
+    change from one to the other.
+
+    A resumed run skips row groups that are done without reading them.  Raises :class:`SourceError`
+    that names the file.  Calls come from one thread, except :meth:`progress`.
+    """
+
+    @check_arguments("storage_options")
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: Callable[[], Any] | None = None,
+    ) -> None:
+        ranges = ParquetRanges(
+            paths,
+            columns=columns,
+            filter=filter,
+            storage_options=storage_options,
+            filesystem=filesystem,
+        )
+        super().__init__(ranges)
+
+    def records_of(self, block: Block, i: int, j: int) -> list[Record]:
+        """See :class:`ByValue`; an error names the row and the column."""
+        assert isinstance(block, RowsBlock)
+        batch, positions = block.to_arrow(i, j), block.positions(i, j)
+        try:
+            return list(map(Record, positions, batch.to_pylist()))
+        except Exception as error:
+            raise unreadable_value(self._name, batch, positions) or error from error
+
+
 class ParquetReader:
     """Reads rows on a worker: a :class:`flowctl.range_ports.RangeReader`.
 
@@ -266,12 +311,18 @@ class ParquetReader:
             read = reader.blocks(start, stop, groups)
             yield from self._stores.verified(partition, identity, read)
 
-    def extent(self, name: str, check: Check | None = None) -> tuple[str, Extent | None]:
+    def extent(
+        self, name: str, saved: PartitionCheckpoint | None = None, check: Check | None = None
+    ) -> tuple[str, Extent | None]:
         """Return a file and what there is to read; None if the filter leaves no row group.
 
-        ``check`` is called with its name, its size [bytes], its reader and the wanted columns.
+        One that is done and unchanged is not opened.  ``check`` is called with its name, its size
+        [bytes], its reader and the wanted columns.
         """
         found = self._stores.stat(name)
+        if saved is not None and saved.end == found.identity and check is None:
+            done = saved.position + 1 if isinstance(saved.position, int) else 0
+            return name, Extent(0, done, found.identity, size_bytes=found.size)
         with closing(self._stores.open(name)) as file:
             reader = self._rows_reader(name, file)
             if check is not None:

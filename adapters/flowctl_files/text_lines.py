@@ -16,18 +16,26 @@ from flowctl.logs import ModuleLogger
 from flowctl.ports import SourceChunk, SourceProgress
 from flowctl_files._compressed import check_text, kind_of
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
-from flowctl_files._paths import Found, check_folder, find, listed_paths
+from flowctl_files._paths import (
+    Found,
+    check_folder,
+    check_url,
+    find,
+    is_remote,
+    listed_paths,
+    unreadable,
+)
 from flowctl_files._reader import (
     FileReader,
     Place,
+    RemoteReader,
     Tail,
     changed,
     check_end,
     shrank,
-    unreadable,
 )
-from flowctl_files._remote import Remote, RemoteReader, check_url, is_remote
 from flowctl_files._spellings import check_names
+from flowctl_files._stores import Stores
 
 # How often growing files are checked: faster than people notice, rarely enough to cost nothing.
 _LOOK_AGAIN_S = 0.1
@@ -82,7 +90,7 @@ class TextLines:
     ) -> None:
         self._patterns = listed_paths(paths)
         self._max_line_bytes = checked_line_bytes(max_line_bytes)
-        self._remote = Remote(storage_options or {})
+        self._stores = Stores(storage_options, None, travels=False)
         for pattern in filter(is_remote, self._patterns):
             check_url(pattern)
             if follow:
@@ -150,9 +158,13 @@ class TextLines:
         found = find(local, may_be_missing=self._follow)
         if len(local) == len(self._patterns):
             return found
-        for url in filter(is_remote, self._patterns):
-            # Not every server reports the modification time; no saved end has this value.
-            found |= {name: (self._remote.size(name), 0) for name in self._remote.expand(url)}
+        urls = [url for url in self._patterns if is_remote(url)]
+        try:
+            there = self._stores.find(urls)
+        except OSError as error:
+            raise unreadable(", ".join(urls), error) from error
+        # Not every server reports the modification time; no saved end has this value.
+        found |= {name: (size, 0) for name, (size, _) in there.items()}
         return dict(sorted(found.items()))
 
     def _check(self, name: str, size: int) -> None:
@@ -212,7 +224,7 @@ class TextLines:
                 check_folder(name, self._folder)
             if not self._follow or self._has_grown(name):
                 reader_of: Callable[..., FileReader] = (
-                    partial(RemoteReader, self._remote) if is_remote(name) else FileReader
+                    partial(RemoteReader, self._stores) if is_remote(name) else FileReader
                 )
                 self._reader = reader_of(
                     name,
@@ -253,7 +265,7 @@ class TextLines:
         records = reader.next_block()
         self._count(reader)
         if records is not None:
-            self._records, self._error = records, reader.error
+            self._records = records
             return None
         self._places[reader.name] = reader.place
         end = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import IO, Any, Final
+from typing import IO, Any
 
 from flowctl.arguments import check_arguments
 from flowctl.core.ranges.extent import Extent
@@ -13,23 +13,17 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import SourceError
 from flowctl_files._compressed import (
     BEGINNING_BYTES,
-    Decompressed,
+    Unpacking,
     check_beginning,
     check_text,
     decompressed,
-    is_damage,
     kind_of,
 )
 from flowctl_files._lines import MAX_LINE_BYTES, LineCodec, checked_line_bytes
 from flowctl_files._paths import listed_paths
 from flowctl_files._spellings import check_names
 from flowctl_files._stores import Stores, changed, check_unchanged, lasting
-from flowctl_files._text_blocks import TextBlock, TextBlocks
-
-# A compressed file's length is known when it was read.  Larger than any, and an int of 64 bits.
-_UNKNOWN_STOP: Final = 1 << 62
-# Skipping over what is done of a compressed file.
-_SKIP_BYTES: Final = 1 << 20
+from flowctl_files._text_blocks import UNKNOWN_STOP, TextBlock, TextBlocks
 
 
 class TextRanges:
@@ -73,7 +67,7 @@ class TextRanges:
         extents = {
             name: Extent(
                 0,
-                _UNKNOWN_STOP if kind_of(name) else found.size,
+                UNKNOWN_STOP if kind_of(name) else found.size,
                 found.identity,
                 is_splittable=not kind_of(name),
                 size_bytes=found.size,
@@ -119,7 +113,7 @@ def _reading(name: str, file: IO[bytes], start: int, size: int) -> Callable[[mem
     if unpacked is None:
         file.seek(start)
         return _Plain(name, file, start, size).read_into
-    reading = _Unpacking(name, unpacked)
+    reading = Unpacking(name, unpacked)
     reading.skip(start)
     return reading.read_into
 
@@ -147,54 +141,13 @@ class _Plain:
         return got
 
 
-class _Unpacking:
-    """Reads a compressed file in pieces of a wanted size, good bytes before damage first."""
-
-    def __init__(self, name: str, unpacked: Decompressed) -> None:
-        self._name = name
-        self._unpacked = unpacked
-        self._error: Exception | None = None
-
-    def skip(self, size: int) -> None:
-        """Read over the first ``size`` bytes."""
-        view = memoryview(bytearray(_SKIP_BYTES))
-        while size and (got := self.read_into(view[:size])):
-            size -= got
-
-    def read_into(self, view: memoryview) -> int:
-        """Fill ``view``; less is read only at the end, or before what is damaged."""
-        filled = 0
-        while filled < len(view) and self._error is None:
-            try:
-                # Not read(): when it finds damage it drops the good bytes before it.
-                data = self._unpacked.read1(len(view) - filled)
-            except Exception as error:
-                self._error = _damaged(self._name, error) if is_damage(error) else error
-                break
-            if not data:
-                break
-            view[filled : filled + len(data)] = data
-            filled += len(data)
-        if not filled and self._error is not None:
-            raise self._error
-        return filled
-
-
-def _damaged(name: str, error: Exception) -> SourceError:
-    kind = kind_of(name)
-    return SourceError(
-        f"{name}: the {kind} data are damaged or truncated ({error}).",
-        remedy=f"Get the file again ({kind} -t checks it) and start again: what was read is kept.",
-    )
-
-
 def check_place(name: str, extent: Extent, position: object) -> None:
     """Raise :class:`SourceError` if a checkpoint's ``position`` can't be in ``extent``."""
     if position is None:
         return
     if not isinstance(position, int):
         raise SourceError(
-            f"{name}: the checkpoint's position {position!r} is not of a source by reference.",
+            f"{name}: the checkpoint's position {position!r} is not one of this source.",
             remedy="Another source used this job's name: choose another name, or clear the"
             " checkpoint.",
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from flowctl.delivery.plan import check_numbers
+from flowctl.arguments import check_numbers
 from flowctl.errors import ConfigError, MissingExtraError, without_secrets
 from flowctl.failure.classify import meaning_of
 from flowctl.failure.kinds import Kind

@@ -395,7 +395,7 @@ class KafkaTopics:
             return None
 
     def _commit_read(self, names: list[str]) -> None:
-        """AT_MOST_ONCE: the group must know before anything is sent."""
+        """For AT_MOST_ONCE: commit the offsets to the group before any record is sent."""
         host = self._host
         if self._group is None or host is None or not names:
             return

@@ -122,13 +122,11 @@ def translate(
     address: str,
     key: bytes | None,
     timeout_s: float,
-    ours: bool,
     tls: bool = False,
 ) -> InfrastructureError:
     """Return the error to raise for one of redis-py's; raise it outside the ``except`` block.
 
-    ``ours``: the server is embedded, so nobody else needs to start it.  ``tls``: the URL asks for
-    TLS.
+    ``tls``: the URL asks for TLS.
     """
     from redis import exceptions
 
@@ -149,7 +147,7 @@ def translate(
             f"Redis at {address} refuses user or password.",
             "Check the user and password in the Redis URL.",
         )
-    found = _not_connected(error, tls) or _away(error, timeout_s=timeout_s, ours=ours, tls=tls)
+    found = _not_connected(error, tls) or _away(error, timeout_s=timeout_s, tls=tls)
     if found is not None:
         return _unavailable(f"Redis at {address} {found[0]}.", found[1])
     return _unavailable(f"Redis at {address} answered: {text}.", "See the server's log.")
@@ -172,7 +170,7 @@ def _not_connected(error: BaseException, tls: bool) -> tuple[str, str] | None:
     return None
 
 
-def _away(error: Exception, *, timeout_s: float, ours: bool, tls: bool) -> tuple[str, str] | None:
+def _away(error: Exception, *, timeout_s: float, tls: bool) -> tuple[str, str] | None:
     """Return problem and remedy if the server is not there, or not for us."""
     from redis import exceptions
 
@@ -184,8 +182,6 @@ def _away(error: Exception, *, timeout_s: float, ours: bool, tls: bool) -> tuple
         )
     if not isinstance(error, (exceptions.ConnectionError, OSError)):
         return None
-    if ours:
-        return "can't be reached", "It is started again at the next try."
     if "closed by server" not in str(error):
         return "can't be reached", f"Start it, or c{_ADDRESS[1:]}"
     other = "if this port is for TLS, write rediss://."

@@ -128,7 +128,6 @@ class RedisDoor(msgspec.Struct, frozen=True, gc=False):
                 address=shown(self.url),
                 key=None,
                 timeout_s=SOCKET_TIMEOUT_S,
-                ours=False,
                 tls=is_tls(self.url),
             ).problem
         if problem:
@@ -153,7 +152,6 @@ class RedisRelay:
                 address=shown(url),
                 key=None,
                 timeout_s=SOCKET_TIMEOUT_S,
-                ours=False,
                 tls=is_tls(url),
             )
         if fault is not None:  # not chained: its frames hold the URL

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-import msgspec
-
 from flowctl.arguments import check_arguments
-from flowctl.core.positions import show
-from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
-from flowctl.errors import CheckpointUnavailableError, ConfigError, FencedError, InternalError
+from flowctl.core.records import Checkpoint, Position
+from flowctl.core.stored_job import StoredJob, ahead, fenced, goes_back, no_name, set_back
+from flowctl.errors import CheckpointUnavailableError, ConfigError, InternalError
 from flowctl.relay_ports import Relay
 from flowctl_redis import schema, scripts
 from flowctl_redis.clients import new_client
 from flowctl_redis.faults import expected, translate
 from flowctl_redis.held import Held, Plan
 from flowctl_redis.names import to_bytes, to_text
-from flowctl_redis.server import DEFAULT_DATA_DIR, ServerHandle, find_or_start
 from flowctl_redis.url import URL_VARIABLE, checked, is_tls, shown
 
 _Result = TypeVar("_Result")
@@ -32,36 +28,24 @@ _NOTHING: dict[bytes, bytes] = {}
 _TRIES = 5
 
 
-class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored for one job.  ``saved_at_unix_ms`` is the saving driver's clock; 0: never."""
-
-    job: str
-    epoch: int
-    saved_at_unix_ms: int
-    checkpoint: Checkpoint
-
-
 class RedisCheckpointStore:
     """A :class:`flowctl.ports.CheckpointStore` in Redis or Valkey (5.0 or newer).
 
-    ``url``: ``redis://[user:password@]host:port/db``, ``rediss://`` or ``unix://``.  Without one:
-    ``data_dir`` if given, else the variable FLOWCTL_REDIS_URL, else ``.flowctl/redis`` below the
-    current directory, whose server is found or started (:mod:`flowctl_redis.server`). ``prefix``
-    begins every key.  ``timeout_s`` bounds each answer of the server [s].  ``client``: a redis-py
-    client of your own (Sentinel, credential provider) instead of all that; it must not decode
-    responses, and you close it yourself.
+    ``url``: ``redis://[user:password@]host:port/db``, ``rediss://`` or ``unix://``; by default that
+    of the variable FLOWCTL_REDIS_URL.  ``prefix`` begins every key.  ``timeout_s`` bounds each
+    answer of the server [s].  ``client``: a redis-py client of your own (Sentinel, credential
+    provider) instead of a URL; it must not decode responses, and you close it yourself.
 
     Nothing is connected before the first call.  Thread-safe; saves of one object go one by one.
     After an error the object stays usable: the next call reconnects.  Calls are never retried here;
     the caller may repeat a save, a load or an acquire, whatever happened to it.
     """
 
-    @check_arguments("data_dir", "prefix")
+    @check_arguments("prefix")
     def __init__(
         self,
         url: str | None = None,
         *,
-        data_dir: str | os.PathLike[str] | None = None,
         prefix: str = "flowctl",
         timeout_s: float = 2.0,  # a save takes 1 ms; the sender must not wait long for the rest
         client: Any = None,
@@ -72,16 +56,20 @@ class RedisCheckpointStore:
         if not isinstance(given, int | float) or not 0 < given < float("inf"):
             problem = f"{timeout_s!r} is not a number of seconds above 0."
             raise ConfigError("timeout_s", problem, remedy="Leave it out, or give 2.0.")
-        if url is None and data_dir is None:
-            url = os.environ.get(URL_VARIABLE) or None
-        self._url = checked(url) if url is not None and client is None else None
-        self._data_dir = os.path.abspath(data_dir if data_dir is not None else DEFAULT_DATA_DIR)
+        url = url if url is not None else os.environ.get(URL_VARIABLE) or None
+        if url is None and client is None:
+            raise ConfigError(
+                "redis",
+                f"no URL is given, and {URL_VARIABLE} is not set.",
+                remedy="Give redis://host:6379/0. Without a server, leave checkpoint= out: then"
+                " checkpoints are files of this machine (flowctl.FileCheckpointStore).",
+            )
+        # "": a client of the caller's
+        self._url = checked(url) if url is not None and client is None else ""
         self._prefix = prefix
         self._timeout_s = timeout_s
         self._own_client = client
         self._client: Any = client
-        self._server: ServerHandle | None = None
-        self._survives = not type(client).__module__.startswith("fakeredis")
         self._held: dict[str, Held] = {}  # under the save lock: of the jobs that are ours
         self._acquired: dict[str, int] = {}  # their epochs
         self._connect_lock = threading.Lock()
@@ -95,15 +83,17 @@ class RedisCheckpointStore:
         """Where the checkpoints are, for people; without secrets."""
         if self._own_client is not None:
             return "a client of the caller's"
-        return shown(self._url) if self._url is not None else self._data_dir
+        return shown(self._url)
+
+    @property
+    def place(self) -> str:
+        """Where a run says that its checkpoint is."""
+        return f"Redis at {self.address}"
 
     @property
     def survives(self) -> bool:
-        """Whether what is saved outlives this process; known after the first call.
-
-        False for fakeredis, ours or the caller's.
-        """
-        return self._survives
+        """Whether what is saved outlives this process: not with fakeredis."""
+        return not type(self._own_client).__module__.startswith("fakeredis")
 
     def acquire(self, job: str) -> int:
         """See :class:`flowctl.ports.CheckpointStore`."""
@@ -186,12 +176,8 @@ class RedisCheckpointStore:
     ) -> tuple[bytes, list[bytes]]:
         fields = self._fields(job)
         held = schema.decode_held(self._key(job), fields, epoch=0)
-        stored = held.partitions.get(partition)
-        if stored is None:
-            self._refuse_unknown(job, partition)
-        _check_shape(position, stored.position)
-        records = stored.records if position == stored.position else 0
-        value = PartitionCheckpoint(position, records, given_up=stored.given_up)
+        value = set_back(job, held.partitions, partition, position)
+        stored = held.partitions[partition]
         arguments = [
             schema.partition_field(partition),
             schema.encode_partition(partition, value),
@@ -200,11 +186,7 @@ class RedisCheckpointStore:
         ]
         status, detail = self._reply("rewind", self._key(job), arguments)
         if status == b"ahead":
-            raise ConfigError(
-                "position",
-                f"{show(position)} lies ahead of what is saved, {show(stored.position)}.",
-                remedy="Give a position at or below it: records in between were not processed.",
-            )
+            raise ahead(position, stored.position)
         return status, detail
 
     def clear(self, job: str) -> bool:
@@ -220,18 +202,14 @@ class RedisCheckpointStore:
         """See :class:`flowctl.relay_ports.RelayingStore`.  Not with a ``client`` of your own."""
         from flowctl_redis.relay import relay_of
 
-        with self._connect_lock:
-            url = self._url or (None if self._own_client else self._own_server_url())
-        return relay_of(url, self._prefix, spout)
+        return relay_of(self._url or None, self._prefix, spout)
 
     def close(self) -> None:
         """See :class:`flowctl.ports.CheckpointStore`.  The next call would reconnect."""
-        atexit.unregister(self.close)
         with self._connect_lock:
-            self._drop_client()
-            server, self._server = self._server, None
-            if server is not None:
-                server.close()
+            client, self._client = self._client, self._own_client
+            if client is not self._own_client:
+                client.close()
 
     # -- saving ---------------------------------------------------------------------------
 
@@ -283,7 +261,6 @@ class RedisCheckpointStore:
     def _call(self, operation: Callable[[Any], _Result], *, key: bytes | None) -> _Result:
         """Run ``operation`` on the client; translate redis-py's errors into flowctl's."""
         errors = expected()
-        own_server = self._url is None and self._own_client is None
         try:
             return operation(self._connected())
         except errors as error:
@@ -292,100 +269,35 @@ class RedisCheckpointStore:
                 address=self.address,
                 key=key,
                 timeout_s=self._timeout_s,
-                ours=own_server,
                 tls=is_tls(self._url),
             )
         # Outside the except block: the cause, whose frames hold the URL, is not chained.
-        if own_server:
-            with self._connect_lock:
-                self._drop_client()  # the next call checks the server
         raise fault
 
     def _connected(self) -> Any:
         with self._connect_lock:
-            if self._server is not None and not self._server.is_there():
-                self._drop_client()  # its directory was removed: what is saved there is lost
             if self._client is None:
-                url = self._url or self._own_server_url()
-                self._client = new_client(url, timeout_s=self._timeout_s)
+                self._client = new_client(self._url, timeout_s=self._timeout_s)
             return self._client
-
-    def _own_server_url(self) -> str:
-        if self._server is None:
-            self._server = find_or_start(self._data_dir)
-            self._survives = self._server.durable
-            # A user who forgets to close would leave the server running, kept by our connection.
-            # Registered after the server's own handler, so it runs first.
-            atexit.register(self.close)
-        else:
-            self._server.ensure()
-        return self._server.url
-
-    def _drop_client(self) -> None:
-        client, self._client = self._client, self._own_client
-        if client is not None and client is not self._own_client:
-            client.close()
 
     # -- refusals ---------------------------------------------------------------------------
 
     def _key(self, job: str) -> bytes:
         if not job:
-            raise ConfigError("job", "the name is empty.", remedy="Name the job.")
+            raise no_name()
         return schema.job_key(self._prefix, job)
 
     def _refuse(self, job: str, epoch: int, status: bytes, detail: list[bytes]) -> NoReturn:
         key = self._key(job)
         if status == b"fenced":
-            raise FencedError(
-                f"job {job!r} was taken over from this driver (epoch {int(detail[0])}, ours"
-                f" {epoch}):"
-                " another driver has started, or somebody cleared or rewound its checkpoint.",
-                remedy="If it was cleared or rewound, start the job again. If another driver was"
-                " started on purpose, let it work; otherwise give this job another name.",
-            )
+            raise fenced(job, newest=int(detail[0]), ours=epoch)
         if status == b"back":
-            raise InternalError(
-                f"job {job!r}, partition {schema.partition_of(detail[0])!r}: the position would"
-                " go back.",
-                remedy="Please report this; `flowctl checkpoint rewind` is the way to go back.",
-            )
+            raise goes_back(job, schema.partition_of(detail[0]))
         if status == b"schema":
             schema.check_schema(key, detail[0])
         if status == b"corrupt":
             schema.corrupt(key, f"field {to_text(detail[0])} does not decode")
         raise InternalError(f"a script answered {status!r}.", remedy="Please report this.")
-
-    def _refuse_unknown(self, job: str, partition: str) -> NoReturn:
-        known = sorted(self.load(job).partitions)
-        if not known:
-            raise ConfigError(
-                "job",
-                f"nothing is stored for {job!r}.",
-                remedy="See `flowctl checkpoint list`.",
-            )
-        names = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
-        raise ConfigError(
-            "partition", f"{job!r} has no partition {partition!r}.", remedy=f"Known: {names}."
-        )
-
-
-def _check_shape(position: Position | None, stored: Position | None) -> None:
-    if position is None or stored is None or _fits(position, stored):
-        return
-    raise ConfigError(
-        "position",
-        f"{position!r} has another form than the positions of this partition.",
-        remedy=f"They look like {stored!r}.",
-    )
-
-
-def _fits(position: Position, stored: Position) -> bool:
-    if isinstance(position, tuple) and isinstance(stored, tuple):
-        # Parts may differ in type: None is allowed for any.  Of three or more the last may be
-        # missing: TextLines adds one only to a last line without newline.
-        shortest = len(stored) - 1 if len(stored) > 2 else len(stored)
-        return shortest <= len(position) <= len(stored)
-    return type(position) is type(stored)
 
 
 def _glob_escaped(text: str) -> str:

@@ -62,7 +62,6 @@ class RedisExchange:
                 address=self.address,
                 key=self._key,
                 timeout_s=_EXCHANGE_TIMEOUT_S,
-                ours=False,
                 tls=is_tls(self._url),
             )
         self.close()
@@ -287,7 +286,6 @@ class RedisTargets:
                 address=shown(self._url),
                 key=None,
                 timeout_s=_TIMEOUT_S,
-                ours=False,
                 tls=is_tls(self._url),
             )
         raise fault

@@ -107,7 +107,7 @@ class Session:
                 self._introduced = name
 
     def refusal(self, error: Exception, batch: Batch) -> RetryLater:
-        """What to raise for an error that says "not now", naming who is in the way."""
+        """Return the refusal for an error that says "not now"; it names who holds the lock."""
         if isinstance(error, RetryLater):
             return error
         if not (self._is_postgres and is_locked(error) and self.usable):

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from flowctl.arguments import check_arguments
+from flowctl.arguments import check_arguments, check_whole
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint, Fields, Record
-from flowctl.delivery.plan import check_whole
 from flowctl.errors import ConfigError, FlowctlError, SourceError
 from flowctl.failure.tables import MYSQL_DRIVERS
 from flowctl_sql._dialect import (

@@ -14,17 +14,13 @@ if TYPE_CHECKING:
     from pyspark_flowctl.bolts import SparkBolts
     from pyspark_flowctl.java import JavaHome, ensure_java
     from pyspark_flowctl.sinks import flow_batch, flow_sink
-    from pyspark_flowctl.stages import SparkStages
 
-__all__ = [
-    "JavaHome", "SparkBolts", "SparkStages", "apply", "ensure_java", "flow_batch", "flow_sink",
-]  # fmt: skip
+__all__ = ["JavaHome", "SparkBolts", "apply", "ensure_java", "flow_batch", "flow_sink"]
 
 _ELSEWHERE = {
     "DefaultSource": "pyspark_flowctl.data_source",  # what Spark looks for in each package
     "JavaHome": "pyspark_flowctl.java",
     "SparkBolts": "pyspark_flowctl.bolts",
-    "SparkStages": "pyspark_flowctl.stages",
     "apply": "pyspark_flowctl.apply_rows",
     "ensure_java": "pyspark_flowctl.java",
     "flow_batch": "pyspark_flowctl.sinks",

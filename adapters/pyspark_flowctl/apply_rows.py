@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from flowctl.adapters import load_adapter
 from flowctl.arguments import check_arguments
+from flowctl.delivery.options import APPLY, BOLTS, ApplyOptions, documented, for_apply
 from flowctl.errors import ConfigError
-from flowctl.runtime.apply_options import ApplyOptions, checked_options
 from pyspark_flowctl.column_types import check_readable
-from pyspark_flowctl.features import arrow_schema, struct_of
+from pyspark_flowctl.features import arrow_schema, is_connect, struct_of
 from pyspark_flowctl.frames import columns_checked, input_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flowctl.ports import Bolts, Process
 
 
+@documented(APPLY)
 @check_arguments("out", "columns", "form", "keep_results")
 def apply(
     df: DataFrame | str | os.PathLike[str] | Sequence[str],
@@ -55,7 +56,7 @@ def apply(
     ``keep_results=True`` accepts another ``fn`` for the rows that are left.  Needs a Spark session,
     classic or Connect, and pyarrow on the workers.
     """
-    checked = checked_options(options)
+    checked = for_apply(name, options)
     spark = _session_of(df)
     struct = _struct(spark, schema)
     check_readable(struct, "schema", spark.conf.get)
@@ -69,17 +70,19 @@ def apply(
     return spark.read.schema(struct).parquet(*map(_as_it_is, done.files))
 
 
-def _run(spark: SparkSession, job: Any, given: Any, options: ApplyOptions) -> Any:
+def _run(spark: SparkSession, job: Any, given: Any, options: dict[str, Any]) -> Any:
     bolts = options["bolts"]
-
-    def make_bolts(process: Process) -> Bolts:
-        from pyspark_flowctl.bolts import SparkBolts
-
-        assert isinstance(bolts, int)
-        return SparkBolts(process, bolts, slots=options["slots"], spark=spark)
-
     run_job = load_adapter("flowctl_apply.parquet_apply", "parquet").run_job
-    if isinstance(bolts, int):
+    if not callable(bolts):
+        count = BOLTS if bolts == "auto" and is_connect(spark) else bolts
+
+        def make_bolts(process: Process) -> Bolts:
+            from pyspark_flowctl.bolts import SparkBolts
+
+            return SparkBolts(
+                process, count, slots=options["slots"], spark=spark, refusal=options["refusal"]
+            )
+
         options["bolts"] = make_bolts
     return run_job(job, given, options, merge=_merging(spark, job))
 
@@ -95,11 +98,13 @@ def _session_of(df: Any) -> SparkSession:
             "df", "there is no Spark session to read it with.", remedy="Start one before apply."
         )
     from pyspark_flowctl.session import jobs_of
+    from pyspark_flowctl.worker_python import check_worker_python
 
     if jobs_of(found).is_gone():
         raise ConfigError(
             "df", "its Spark session was stopped.", remedy="Make it again with the one that runs."
         )
+    check_worker_python(getattr(found, "sparkContext", None))  # before a row is copied
     session: SparkSession = found
     return session
 

@@ -17,8 +17,8 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from flowctl import __version__
-from flowctl.arguments import check_arguments
-from flowctl.bolts.limits import check_count, check_descriptors
+from flowctl.arguments import check_arguments, check_whole
+from flowctl.bolts.limits import check_descriptors
 from flowctl.errors import ConfigError, FlowctlError, InternalError
 from flowctl.failure.callables import check_process
 from flowctl.failure.classify import RefusalRule, check_rule
@@ -205,8 +205,8 @@ class SparkBolts:
                 "master", "a session already has its master.", remedy="Give spark or master."
             )
         if count != "auto":
-            check_count("count", count)
-        check_count("slots", slots)
+            check_whole(count=count)
+        check_whole(slots=slots)
         self.process = process
         self.refusal = refusal
         self._count = count
@@ -246,8 +246,8 @@ class SparkBolts:
         """Ship ``process`` and start the bolts ``b1`` … ``b<count>`` in the background."""
         if self._run is not None:
             raise InternalError("SparkBolts were started twice.", remedy="Call stop first.")
-        check_count("count", self.count)  # they may have been replaced
-        check_count("slots", self.slots)
+        check_whole(count=self.count)  # they may have been replaced
+        check_whole(slots=self.slots)
         check_descriptors(self.count)
         tasks = self._tasks(endpoint)
         holder = self._session()

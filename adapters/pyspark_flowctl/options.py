@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flowctl.errors import ConfigError
@@ -34,17 +34,6 @@ def named_object(field: str, given: str, what: str) -> Any:
         except AttributeError:
             raise ConfigError(field, f"{module!r} has no {path!r}.", remedy=remedy) from None
     return found
-
-
-def number(name: str, text: str, kind: Callable[[str], Any]) -> Any:
-    """Return ``text`` as a number; raise :class:`ConfigError` that names the option."""
-    try:
-        return kind(text)
-    except ValueError:
-        what = "whole number" if kind is int else "number"
-        raise ConfigError(
-            name, f"{text!r} is not a {what}.", remedy=f"Give one: .option({name!r}, 100)."
-        ) from None
 
 
 def check_known(left: Sequence[str], known: Sequence[str]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from flowctl.adapters import load_adapter
 from flowctl.bolts.batch import Batch
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.delivery.delivery import Delivery
+from flowctl.delivery.options import dead_letter_of
 from flowctl.delivery.pacers import Pacer, TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.sections import Sections, section_of
@@ -212,7 +212,7 @@ def deliver(
         redis=task.redis,
         weight=task.weight,
         leave=task.leave,
-        job=task.job,
+        name=task.job,
         limits=task.limits,
         budget=task.budget,
         classify=plan.refusal,
@@ -255,7 +255,7 @@ def _plan(task: SinkTask, parts: dict[str, Any], *, at_end: bool) -> Plan:
         call_timeout_s=task.call_timeout_s,
         attempts_max=task.attempts_max,
         refusal=parts.get("refusal"),
-        dead_letter=_dead_letter(parts.get("dead_letter")),
+        dead_letter=dead_letter_of(parts.get("dead_letter")),
         fail_over=task.fail_over,
         cost=parts.get("cost"),
         letter_value=letter_row,
@@ -307,9 +307,3 @@ def _into(sink: Any) -> Callable[[Batch], None]:
         sink.write([plain_row(record.value) for record in batch], batch=batch)
 
     return write
-
-
-def _dead_letter(given: Any) -> Any:
-    if not isinstance(given, str):
-        return given
-    return load_adapter("flowctl_files", "files").FileDeadLetter(given)

@@ -14,19 +14,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import Row
 
 from flowctl.delivery.lost_rows import check_losses
+from flowctl.delivery.options import WRITE, names_of, read_text
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
 from flowctl.logs import ModuleLogger
-from pyspark_flowctl.options import check_known, named_object, number
+from pyspark_flowctl.options import check_known, named_object
 from pyspark_flowctl.sink_task import Origin, deliver
 from pyspark_flowctl.sinks import FlowSink, flow_sink
 
 _log = ModuleLogger("pyspark_flowctl")
-
-_TEXTS = ("target", "redis", "name", "run", "dead_letter", "fail_over")
-_WHOLES = ("rows_max", "attempts_max")
-_NUMBERS = ("call_max_s", "call_timeout_s", "weight", "leave", "budget")
-_KNOWN = ("process", *_TEXTS, *_WHOLES, *_NUMBERS)
 
 
 def sink_of(options: dict[str, str]) -> FlowSink:
@@ -36,10 +32,8 @@ def sink_of(options: dict[str, str]) -> FlowSink:
     """
     left = {name.lower(): text for name, text in options.items()}
     process = named_object("process", left.pop("process", ""), "a function of a batch, or a sink,")
-    given: dict[str, Any] = {name: left.pop(name) for name in _TEXTS if name in left}
-    for names, kind in ((_WHOLES, int), (_NUMBERS, float)):
-        given |= {name: number(name, left.pop(name), kind) for name in names if name in left}
-    check_known(list(left), _KNOWN)
+    given = read_text(WRITE, left)
+    check_known(list(left), ("process", *names_of(WRITE)))
     if not given.get("target"):
         raise ConfigError(
             "target", "is missing.", remedy="Name what is called: .option('target', 'pg-main')."

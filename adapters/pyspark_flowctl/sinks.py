@@ -28,20 +28,17 @@ from __future__ import annotations
 import inspect
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from flowctl.adapters import load_adapter
-from flowctl.arguments import check_arguments
 from flowctl.delivery.lost_rows import check_losses
-from flowctl.delivery.plan import CALL_MAX_S, ROWS_MAX, check_numbers, check_whole, checked_timeout
+from flowctl.delivery.options import BATCH, PACING, SINK, SinkOptions, checked, documented
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_process
-from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.api import paced
 from pyspark_flowctl.column_types import check_sendable
@@ -51,7 +48,10 @@ from pyspark_flowctl.shipping import ship
 from pyspark_flowctl.sink_task import Origin, SinkTask, deliver
 from pyspark_flowctl.worker_python import check_active_python
 
-# --
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+# -- Rows of a DataFrame, partition by partition ----------------------------------------------
 #
 # Run a function over the Rows of each partition, as ``foreachPartition`` does, and get texts
 # back.
@@ -100,76 +100,57 @@ def rows_of(batches: Iterable[Any], schema: str) -> Iterator[Any]:
 _log = ModuleLogger("pyspark_flowctl")
 _QUERY_ID = "sql.streaming.queryId"  # Spark's own name of the property of a stream's thread
 _EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
-_PACING = ("budget", "cost", "leave", "limits", "weight")
-_MORE = ("call_timeout_s", *_PACING)  # the parameters behind **more
+# Options that workers get as pickles, so that an error names what can't travel; and as they are.
+_SHIPPED = ("dead_letter", "refusal", "cost")
+_OF_TASK = ("rows_max", "call_max_s", "call_timeout_s", "attempts_max", "fail_over")
 
 
-@check_arguments("run")
+@documented(SINK)
 def flow_sink(
-    fn: Callable[..., Any] | None = None,
-    *,
-    sink: Any = None,
-    target: str = "",
-    redis: str | None = None,
-    name: str | None = None,
-    run: str | None = None,
-    rows_max: int = ROWS_MAX,
-    call_max_s: float = CALL_MAX_S,
-    attempts_max: int = 5,
-    dead_letter: Any = None,
-    fail_over: str | int | None = None,
-    refusal: RefusalRule | None = None,
-    **more: Any,
+    fn: Callable[..., Any] | None = None, *, sink: Any = None, **options: Unpack[SinkOptions]
 ) -> FlowSink:
     """Write the rows of a DataFrame, paced: ``df.foreachPartition(flow_sink(…))``.
 
     ``flow_sink(…).write(df)`` is the same action and returns the counts of all partitions.
     ``fn(batch)`` is called on workers with a :class:`flowctl.Batch` of Rows.  Instead of ``fn`` you
     may give ``sink``, an object with ``write(rows, batch=batch)``, such as ``SqlSink``,
-    ``HttpSink`` or ``BulkSink``.  ``target`` names what is called.  All callers that name it share
-    one limit: over partitions, executors and jobs if they share ``redis`` (a URL; default:
-    ``FLOWCTL_REDIS_URL``), otherwise within each process.  ``weight``, ``leave``, ``limits`` and
-    ``budget`` are those of :func:`flowctl.paced`; ``cost`` is a function of the batch.
-
-    A call gets at most ``rows_max`` rows, and no more than take ``call_max_s`` seconds; past
-    ``call_timeout_s`` its rows have failed.  A row that fails is tried ``attempts_max`` times.
-    ``dead_letter``: a directory that all workers share, or a :class:`flowctl.DeadLetter`.
-    ``fail_over``: how many rows may be lost ("100", "1%").  ``refusal(error)``: docs/process.md.
-    ``name`` (default: the target) names the job in spans and dead letters.  ``run`` ("2026-11-22")
-    makes the names of the rows last for ever.  Raises :class:`flowctl.errors.ConfigError`.
+    ``HttpSink`` or ``BulkSink``.  ``target`` names what is called, and must be given.  All callers
+    that name it share one limit: over partitions, executors and jobs if they share ``redis``,
+    otherwise within each process.  Raises :class:`flowctl.errors.ConfigError`.
     """
-    parts = _shipped(fn, sink, dead_letter, refusal, more.pop("cost", None))
-    redis = redis or os.environ.get("FLOWCTL_REDIS_URL")
-    check_whole(rows_max=rows_max, attempts_max=attempts_max)
-    check_numbers(call_max_s=call_max_s)
+    made = checked(SINK, options, "fn", "sink")
+    parts = _shipped(fn, sink, made)
+    if made["target"] is None:
+        raise ConfigError(
+            "target", "is missing.", remedy=f"Name what is called, such as: {_EXAMPLE}."
+        )
+    target, job = made["target"], made["name"] or made["target"]
+    redis = made["redis"] or os.environ.get("FLOWCTL_REDIS_URL")
+    given = {name: made[name] for name in PACING}
+    settings = paced(target, redis=redis, name=job, **given).settings
+    if redis is not None:  # workers would refuse it, each in its own traceback
+        load_adapter("flowctl_redis.url", "redis").checked(redis)
     task = SinkTask(
         target=target,
-        job=name or target,
-        is_named=bool(name),
+        job=job,
+        is_named=made["name"] is not None,
         redis=redis,
-        rows_max=rows_max,
-        call_max_s=call_max_s,
-        attempts_max=attempts_max,
-        fail_over=_checked_fail_over(fail_over),
         parts=parts,
-        **_checked_more(target, redis, name or target, more),
+        **{name: made[name] for name in _OF_TASK},
+        **{name: getattr(settings, name) for name in PACING},
     )
-    return FlowSink(task, _origin(run))
+    return FlowSink(task, _origin(made["run"]))
 
 
 def _origin(run: str | None) -> Origin:
     """Without a name for ever, one for this object; the stage tells its actions apart."""
-    _check_text(run, "run", "Name the run, such as 2026-11-22")
     return Origin(uuid.uuid4().hex[:12], by_stage=True) if run is None else Origin(run)
 
 
-def _check_text(given: Any, field: str, what: str) -> None:
-    """An empty text is mostly a variable that nobody has set."""
-    if given == "":
-        raise ConfigError(field, "it is empty.", remedy=f"{what}, or leave it out.")
-
-
-def flow_batch(fn: Callable[..., Any] | None = None, **given: Any) -> FlowBatch:
+@documented(BATCH)
+def flow_batch(
+    fn: Callable[..., Any] | None = None, *, sink: Any = None, **options: Unpack[SinkOptions]
+) -> FlowBatch:
     """Write each batch of a stream, paced: ``writeStream.foreachBatch(flow_batch(…))``.
 
     The parameters are those of :func:`flow_sink`, except ``run``.  In a span, ``partition`` holds
@@ -181,11 +162,11 @@ def flow_batch(fn: Callable[..., Any] | None = None, **given: Any) -> FlowBatch:
     The counts of each batch are logged.  On Connect the function uses the batch's own session, and
     needs none of yours.
     """
-    if "run" in given:
+    if "run" in options:
         raise ConfigError(
             "run", "is for flow_sink.", remedy="Leave it out: batches have numbers already."
         )
-    return FlowBatch(flow_sink(fn, **given), is_named="name" in given)
+    return FlowBatch(flow_sink(fn, sink=sink, **options), is_named="name" in options)
 
 
 class FlowSink:
@@ -286,9 +267,7 @@ class FlowBatch:
         )
 
 
-def _shipped(
-    fn: Any, sink: Any, dead_letter: Any, refusal: RefusalRule | None, cost: Any
-) -> dict[str, bytes]:
+def _shipped(fn: Any, sink: Any, options: Mapping[str, Any]) -> dict[str, bytes]:
     """Check what users gave, and pickle it: here an error can be explained."""
     if (fn is None) == (sink is None):
         what = "neither fn nor sink is given" if fn is None else "fn and sink are both given"
@@ -305,55 +284,6 @@ def _shipped(
             f"{type(sink).__name__} has no method write.",
             remedy="Give an object with write(rows, batch=batch), or a function of a batch as fn.",
         )
-    check_rule(refusal)
-    if cost is not None:
-        check_process(cost, "cost")
-    if isinstance(dead_letter, Path):
-        dead_letter = str(dead_letter)
-    _check_text(dead_letter, "dead_letter", "Name a directory")
-    if dead_letter is not None and not isinstance(dead_letter, str):
-        _check_dead_letter(dead_letter)
     check_active_python()
-    parts = {
-        "fn": fn, "sink": sink, "dead_letter": dead_letter, "refusal": refusal, "cost": cost,
-    }  # fmt: skip
+    parts = {"fn": fn, "sink": sink, **{name: options[name] for name in _SHIPPED}}
     return {name: ship(part, field=name) for name, part in parts.items() if part is not None}
-
-
-def _checked_more(target: str, redis: str | None, job: str, more: dict[str, Any]) -> dict[str, Any]:
-    """Return the bound of a call, and what is passed on to ``paced``.
-
-    Raises :class:`ConfigError` for what these refuse, and for a name that is not known.
-    """
-    bound_s = checked_timeout(more.pop("call_timeout_s", None))
-    if not target:
-        raise ConfigError(
-            "target", "is missing.", remedy=f"Name what is called, such as: {_EXAMPLE}."
-        )
-    if unknown := sorted(set(more) - set(_PACING)):
-        named = [name for name in inspect.signature(flow_sink).parameters if name != "more"]
-        raise ConfigError(
-            unknown[0], "is not a parameter.", remedy=f"There are: {', '.join((*named, *_MORE))}."
-        )
-    settings = paced(target, redis=redis, job=job, **more).settings
-    if redis is not None:  # workers would refuse it, each in its own traceback
-        load_adapter("flowctl_redis.url", "redis").checked(redis)
-    given = {name: getattr(settings, name) for name in ("weight", "leave", "budget", "limits")}
-    return given | {"call_timeout_s": bound_s}
-
-
-def _check_dead_letter(given: Any) -> None:
-    if not callable(getattr(given, "dead_letter", None)):
-        raise ConfigError(
-            "dead_letter",
-            f"{type(given).__name__} has no method dead_letter.",
-            remedy="Give a directory that all workers share, or a flowctl.DeadLetter.",
-        )
-
-
-def _checked_fail_over(given: Any) -> str | None:
-    if given is None:
-        return None
-    from flowctl.runtime.losses import LossBudget  # half a second, and rarely needed
-
-    return LossBudget.parse(given, name="fail_over").text

@@ -8,17 +8,13 @@ from typing import Any
 
 import msgspec
 
-from flowctl.delivery.batch_rows import START_ROWS
-from flowctl.delivery.plan import check_numbers, check_whole, checked_timeout
+from flowctl.delivery.options import READ, checked, names_of, read_text
 from flowctl.errors import ConfigError
 from flowctl.ports import FlowProducer
-from pyspark_flowctl.options import check_known, named_object, number
+from pyspark_flowctl.options import check_known, named_object
 
 _ARGUMENT = "producer."
-_TEXTS = ("producer", "process", "name", "redis", "target", "dead_letter", "fail_over")
-_WHOLES = ("start_rows", "rows_max", "slots", "attempts_max")
-_NUMBERS = ("target_batch_s", "trigger_s", "call_timeout_s")
-KNOWN = (*_TEXTS, *_WHOLES, *_NUMBERS, f"{_ARGUMENT}ARGUMENT")
+KNOWN = ("producer", "process", *names_of(READ), f"{_ARGUMENT}ARGUMENT")
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,30 +22,27 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     ``producer`` names a class or function that returns a :class:`flowctl.FlowProducer`;
     ``arguments`` are passed to it.  ``process`` names a function of a batch that returns rows;
-    "": the records themselves are the rows.  ``target`` paces it ("": no limit is shared).
-    ``target_batch_s``: how long a batch should take.  ``trigger_s``: the interval of
-    ``Trigger.ProcessingTime``, 0 without.  ``start_rows``: of the first batch; ``rows_max``: of
-    any.  ``slots``: how many tasks run at once.
-    ``call_timeout_s``: how long a call of ``process`` may take.
+    "": the records themselves are the rows.  The others are those of docs/options.md.
     """
 
     producer: str
-    arguments: dict[str, Any] = {}
-    process: str = ""
-    name: str = ""
-    redis: str = ""
-    target: str = ""
-    dead_letter: str = ""
-    fail_over: str = ""
-    # Spark costs half a second a batch: 5 % of this.
-    target_batch_s: float = 10.0
-    trigger_s: float = 0.0
-    start_rows: int = START_ROWS
-    # All of them are in the planner's memory: 100 MB where a record has 1 kB.
-    rows_max: int = 100_000
-    slots: int = 4
-    attempts_max: int = 5
-    call_timeout_s: float | None = None
+    arguments: dict[str, Any]
+    process: str
+    name: str | None
+    redis: str | None
+    target: str | None
+    budget: float | None
+    weight: float
+    leave: float
+    dead_letter: str | None
+    fail_over: str | None
+    target_batch_s: float
+    trigger_s: float | None
+    start_rows: int
+    batch_rows_max: int
+    tasks: int
+    attempts_max: int
+    call_timeout_s: float | None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StreamOptions:
@@ -59,27 +52,15 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
             name.removeprefix(_ARGUMENT): _value(left.pop(name))
             for name in [name for name in left if name.startswith(_ARGUMENT)]
         }
-        given: dict[str, Any] = {name: left.pop(name) for name in _TEXTS if name in left}
-        for names, kind in ((_WHOLES, int), (_NUMBERS, float)):
-            given |= {name: number(name, left.pop(name), kind) for name in names if name in left}
+        producer, process = left.pop("producer", ""), left.pop("process", "")
+        given = read_text(READ, left)
         check_known(list(left), KNOWN)
-        given.setdefault("producer", "")
-        made = cls(arguments=arguments, **given)
+        made = cls(producer=producer, process=process, arguments=arguments, **checked(READ, given))
         made.check()
         return made
 
     def check(self) -> None:
-        """Raise :class:`ConfigError` for what can't work."""
-        check_whole(
-            start_rows=self.start_rows,
-            rows_max=self.rows_max,
-            slots=self.slots,
-            attempts_max=self.attempts_max,
-        )
-        check_numbers(target_batch_s=self.target_batch_s)
-        checked_timeout(self.call_timeout_s)
-        if self.trigger_s:
-            check_numbers(trigger_s=self.trigger_s)
+        """Raise :class:`ConfigError` for what can't work together."""
         named_object("producer", self.producer, "what makes a producer")
         if self.process:
             named_object("process", self.process, "a function of a batch")

@@ -21,12 +21,13 @@ from pyspark.sql.streaming.datasource import (
 from flowctl.adapters import load_adapter
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.delivery.batch_rows import BatchRows
+from flowctl.delivery.options import dead_letter_of
 from flowctl.delivery.reading import Offset, Piece, Reading
 from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.logs import ModuleLogger
 from flowctl.ports import CheckpointStore
 from pyspark_flowctl.stream_options import StreamOptions
-from pyspark_flowctl.stream_task import dead_letter_of, rows_out
+from pyspark_flowctl.stream_task import rows_out
 
 # -- How far a stream is, in Redis: for people, and for queries without a checkpoint of Spark's
 #
@@ -48,8 +49,8 @@ class StreamProgress:
         self._has_told = False
 
     @classmethod
-    def of(cls, name: str, redis: str) -> StreamProgress:
-        """Return the progress of ``name`` in ``redis`` (a URL; "": none)."""
+    def of(cls, name: str, redis: str | None) -> StreamProgress:
+        """Return the progress of ``name`` in ``redis`` (a URL; None: none)."""
         if not redis:
             return cls(name, None)
         return cls(name, load_adapter("flowctl_redis", "redis").RedisCheckpointStore(redis))
@@ -180,7 +181,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark asks once: the bound; batches size themselves below it."""
-        return ReadMaxRows(self._options.rows_max)
+        return ReadMaxRows(self._options.batch_rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends when the source has nothing more for the moment."""
@@ -201,7 +202,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_over = self._stops_when_empty
             self._tell_of_end()
             return start
-        end = Offset(sizes.rows, ends, self._options.slots * _CHUNKS_PER_SLOT).packed()
+        end = Offset(sizes.rows, ends, self._options.tasks * _CHUNKS_PER_SLOT).packed()
         self._taken = (start, end, pieces)
         return end
 
@@ -256,14 +257,14 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _has_ticked(self) -> bool:
         """Whether this is a tick of the trigger, so that nobody knows when the batch ended."""
         tick_s = self._options.trigger_s
-        return bool(tick_s) and self._wall_clock() % tick_s < _TICK_S
+        return tick_s is not None and self._wall_clock() % tick_s < _TICK_S
 
     def _sizes_from(self, offset: Offset) -> BatchRows:
         if self._sizes is None:
             options = self._options
             rows = offset.rows or options.start_rows
             self._sizes = BatchRows(
-                target_s=options.target_batch_s, rows=rows, rows_max=options.rows_max
+                target_s=options.target_batch_s, rows=rows, rows_max=options.batch_rows_max
             )
         return self._sizes
 
@@ -275,7 +276,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _saved(self) -> StreamProgress:
         if self._progress is None:
-            self._progress = StreamProgress.of(self._options.name, self._options.redis)
+            self._progress = StreamProgress.of(self._options.job, self._options.redis)
         return self._progress
 
     # -- workers -------------------------------------------------------------------------

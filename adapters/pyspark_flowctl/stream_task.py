@@ -11,6 +11,7 @@ from flowctl.adapters import load_adapter
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
 from flowctl.delivery.delivery import Delivery
+from flowctl.delivery.options import dead_letter_of
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.reading import Piece
@@ -60,7 +61,7 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
         keep=made.append,  # not in the call: what returns too late must add no rows
         attempts_max=options.attempts_max,
         dead_letter=dead_letter_of(options.dead_letter),
-        fail_over=options.fail_over or None,
+        fail_over=options.fail_over,
         at_end=False,
         call_timeout_s=options.call_timeout_s,
     )
@@ -71,8 +72,14 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
         before=records[0].position if piece.batch_first is None else piece.batch_first,
     )
     # Without a target no limit is shared, and what refuses is waited for.
-    redis = options.redis if options.target else ""
-    pacer = TargetPacer(options.target or options.job, redis=redis or None, job=options.job)
+    pacer = TargetPacer(
+        options.target or options.job,
+        redis=options.redis if options.target else None,
+        name=options.job,
+        budget=options.budget,
+        weight=options.weight,
+        leave=options.leave,
+    )
     Delivery(plan, where, pacer).run(record.value for record in records)
     return made
 
@@ -116,8 +123,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return json.dumps(value, default=str)
-
-
-def dead_letter_of(directory: str) -> Any:
-    """Return where letters are kept; None without a directory."""
-    return load_adapter("flowctl_files", "files").FileDeadLetter(directory) if directory else None

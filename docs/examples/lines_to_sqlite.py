@@ -11,7 +11,6 @@ import os
 
 from flowctl import Batch, FlowControlSpout
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
 from flowctl_sql import SqlSink
 from pyspark_flowctl import SparkBolts
 
@@ -35,5 +34,4 @@ spout = FlowControlSpout(
     name="lines-to-sqlite",
     producer=TextLines(os.environ.get("LOGS", "logs/*.log"), errors="replace"),
     bolts=SparkBolts(load, count=12),
-    checkpoint=RedisCheckpointStore(),
 )

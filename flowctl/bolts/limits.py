@@ -6,16 +6,7 @@ import resource
 from pathlib import Path
 from typing import Final
 
-from flowctl.errors import ConfigError, InfrastructureError
-
-
-def check_count(field: str, value: object) -> None:
-    """Raise :class:`ConfigError` unless ``value`` is a whole number, 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(
-            field, f"{value!r} is not a count.", remedy="Give a whole number, 1 or more."
-        )
-
+from flowctl.errors import InfrastructureError
 
 # -- Whether this process may open one connection per bolt: checked before any is opened -------
 

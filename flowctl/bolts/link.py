@@ -45,7 +45,7 @@ from flowctl.threads import death_of
 from flowctl.waiting.episodes import Episode
 from flowctl.waiting.idling import Idling
 from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
-from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
+from flowctl.wire.codec import FRAME_BYTES_MAX, FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import Dying, Saved, ToBolt
 from flowctl.wire.stream import Stream, WaitingStream
 
@@ -108,7 +108,7 @@ class FlushPromise:
         return self.waiting > 0
 
 
-# --
+# -- Sending ----------------------------------------------------------------------------------
 #
 # A bolt's sending: everything it was given, in order, however slowly the connection takes it.
 
@@ -174,7 +174,7 @@ class Link:
         self._lock = lock = threading.Lock()
         self._changed = threading.Condition(lock)
         may_change = slots == 1 and endpoint.wait.bolt_strategy == "blocking"
-        frames = FrameReader[ToBolt](decoder_of(ToBolt), endpoint.frame_bytes_max)
+        frames = FrameReader[ToBolt](decoder_of(ToBolt), FRAME_BYTES_MAX)
         self._reading = Reading(
             stream, frames, lock, obey=self._obey, end=self._end, may_change=may_change
         )
@@ -184,7 +184,7 @@ class Link:
         self._pauses = Pauses()
         self._queue: deque[tuple[Emission, float]] = deque()
         self._known = KnownTuples(slots)  # queued, being processed or done
-        self._writer = FrameWriter(endpoint.frame_bytes_max)
+        self._writer = FrameWriter(FRAME_BYTES_MAX)
         self._promise = FlushPromise()
         self._idleness = Idleness(slots)
         desk = RangeDesk(self._let_go, self._pauses, self._writer, self._idleness, self._learn)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from flowctl.arguments import check_arguments
-from flowctl.bolts.limits import check_count, check_descriptors
+from flowctl.arguments import check_arguments, check_whole
+from flowctl.bolts.limits import check_descriptors
 from flowctl.bolts.worker import FlowControlBolt
 from flowctl.core.retry import RESTART, WELL_AFTER_S
 from flowctl.errors import AuthenticationError, ConfigError, WireError
@@ -41,8 +41,8 @@ class LocalBolts:
     ) -> None:
         check_process(process)
         check_rule(refusal)
-        check_count("count", count)
-        check_count("slots", slots)
+        check_whole(count=count)
+        check_whole(slots=slots)
         self.count = count
         self.slots = slots
         self._prefix = prefix

@@ -28,7 +28,7 @@ from flowctl.core.messages import (
 from flowctl.range_ports import RangeReader
 from flowctl.wire.codec import FrameWriter
 
-# --
+# -- Patience: how long a slot waits for a save -----------------------------------------------
 #
 # When a slot waits for a save, so that a kill of the driver repeats at most two batches. Pure.
 #

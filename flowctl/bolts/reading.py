@@ -170,8 +170,8 @@ class Reading:
         self._shortness = 0  # up to _SHORT_CALLS
         self._calls = 0
         self._received_at_s = 0.0
-        # What the link thread sleeps on: a lock that is held, and released to wake it.  A condition
-        # makes a lock for each wait, and has the other one taken three times.
+        # The link thread sleeps on a lock that is held, and is woken by its release.  A condition
+        # would make a new lock for each wait and take the other one three times.
         self._given_back = threading.Lock()
         self._given_back.acquire()
 

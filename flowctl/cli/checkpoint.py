@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -27,7 +27,12 @@ DEFAULT_ATTRIBUTE = "sink"
 
 _redis = click.option(
     "--redis", "url", metavar="URL", envvar=_URL_VARIABLE, show_envvar=True,
-    help="Redis with the checkpoints; default: the server of .flowctl/redis in this directory.",
+    help="Redis with the checkpoints; default: files, see --dir.",
+)  # fmt: skip
+_directory = click.option(
+    "--dir", "directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+    help="Directory with the checkpoints; default: FLOWCTL_CHECKPOINTS, or .flowctl/checkpoints"
+    " here.",
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -48,10 +53,11 @@ def checkpoint() -> None:
 
 @checkpoint.command("list")
 @_redis
+@_directory
 @_json
-def list_command(url: str | None, as_json: bool) -> None:
+def list_command(url: str | None, directory: Path | None, as_json: bool) -> None:
     """List the jobs with a checkpoint."""
-    with _store(url) as store:
+    with _store(url, directory) as store:
         rows = [_row(store, job) for job in store.jobs()]
     if as_json:
         return click.echo(json.dumps(rows, indent=2))
@@ -69,15 +75,22 @@ def list_command(url: str | None, as_json: bool) -> None:
               help="Only partitions of this name, or that match it (*, ?, [a-z]).")  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help=f"Print more than {SHOWN_MAX} partitions.")
 @_redis
+@_directory
 @_json
 def show_command(
-    name: str, pattern: str | None, show_all: bool, url: str | None, as_json: bool
+    *,
+    name: str,
+    pattern: str | None,
+    show_all: bool,
+    url: str | None,
+    directory: Path | None,
+    as_json: bool,
 ) -> None:
     """Show how far job NAME has got, per source partition.
 
     With many partitions it prints those that are not finished; JSON has all.
     """
-    with _store(url) as store:
+    with _store(url, directory) as store:
         stored = store.inspect(name)
         known = [] if stored.saved_at_unix_ms else list(store.jobs())
     if not stored.saved_at_unix_ms:
@@ -110,6 +123,7 @@ def show_command(
 @click.option("--start", is_flag=True, help="Rewind to the partition's beginning.")
 @_sinks
 @_redis
+@_directory
 @_json
 @_yes
 def rewind_command(
@@ -120,6 +134,7 @@ def rewind_command(
     start: bool,
     sinks: tuple[str, ...],
     url: str | None,
+    directory: Path | None,
     as_json: bool,
     yes: bool,
 ) -> int | None:
@@ -135,7 +150,7 @@ def rewind_command(
     forgetting = load_sinks(sinks)
     for sink in forgetting:
         sink.check_partitions()
-    with _store(url) as store:
+    with _store(url, directory) as store:
         partition, stored = _stored_partition(store, name, partition)
         position = None if to is None else position_of(to, partition, stored)
         if position is not None:
@@ -161,10 +176,17 @@ def rewind_command(
 @click.argument("name", callback=decoded)
 @_sinks
 @_redis
+@_directory
 @_json
 @_yes
 def clear_command(
-    *, name: str, sinks: tuple[str, ...], url: str | None, as_json: bool, yes: bool
+    *,
+    name: str,
+    sinks: tuple[str, ...],
+    url: str | None,
+    directory: Path | None,
+    as_json: bool,
+    yes: bool,
 ) -> int | None:
     """Clear job NAME, so that it begins from scratch.  A running driver is fenced: it stops.
 
@@ -175,7 +197,7 @@ def clear_command(
     question = f"Forget the checkpoint of {printable(name)}{_and_sinks(forgetting)}?"
     if not confirmed(question, yes=yes):
         return EXIT_FAILED
-    with _store(url) as store:
+    with _store(url, directory) as store:
         cleared = store.clear(name)
         may_run = store.inspect(name).epoch > 0  # 0: no driver has ever started this job
         known = ", ".join(map(printable, store.jobs()))
@@ -257,19 +279,23 @@ def _said(spec: str, job: str, forgot: bool | None) -> str:
 
 
 @contextmanager
-def _store(url: str | None) -> Iterator[Any]:
-    from flowctl.adapters import load_adapter
+def _store(url: str | None, directory: Path | None) -> Iterator[Any]:
+    """Where a job without a store of its own keeps its checkpoint, unless the caller names it."""
+    from flowctl.runtime.file_store import FileCheckpointStore
+    from flowctl.runtime.parts import redis_store
 
-    adapter = load_adapter("flowctl_redis", "redis")
-    if not url and not adapter.DEFAULT_DATA_DIR.exists():
-        # A server started here would only be an empty one.
-        raise ConfigError(
-            "--redis",
-            f"no URL is given, {_URL_VARIABLE} is not set, and there is no"
-            f" {adapter.DEFAULT_DATA_DIR} in {os.getcwd()}.",
-            remedy="Give --redis URL, or go to the directory that the job runs in.",
-        )
-    store = adapter.RedisCheckpointStore(url or None)
+    if url and directory is None:
+        store: Any = redis_store(url)
+    else:
+        store = FileCheckpointStore(directory)
+        if not store.directory.is_dir():
+            raise ConfigError(
+                "--dir",
+                f"there is no directory {store.place}, {_URL_VARIABLE} is not set, and no --redis"
+                " is given.",
+                remedy="Go to the directory that the job runs in, or give --dir DIR or --redis URL:"
+                " the first line of a run says where its checkpoint is.",
+            )
     try:
         yield store
     finally:

@@ -226,6 +226,8 @@ def redrive_command(
             f"{counted(marked, 'letter')} of {printable(name)}: the next run with this dead letter"
             " store (in the job, or by --dead-letters) processes them first. Of flow_sink: the next"
             f" write with this directory and name={printable(name)!r}; without name= they wait."
+            " Of a job whose bolts read the source themselves (ranges): a second job does, see"
+            " docs/dead-letters.md."
         )
     if waiting:
         click.echo(f"{counted(waiting, 'letter')} already marked for redrive.")

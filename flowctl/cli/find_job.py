@@ -151,11 +151,8 @@ def _spout_of(found: Found) -> RunnableJob:
 
 def _how_to_run(found: Any) -> str:
     """If ``found`` is nearly what was meant: what is missing."""
-    from flowctl.topology import Topology
-
-    if isinstance(found, Topology):
-        return "Say where it runs: job = topology.job(SparkStages(), checkpoint=…), and name that."
-    return ""
+    told = getattr(found, "how_to_run", "")
+    return told if isinstance(told, str) else ""
 
 
 def _needs_no_arguments(value: Any) -> bool:

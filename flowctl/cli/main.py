@@ -23,6 +23,7 @@ from importlib import import_module
 import click
 
 import flowctl
+from flowctl.adapters import load_adapter
 from flowctl.cli.leaving import leave
 from flowctl.cli.options import is_full
 from flowctl.errors import (
@@ -37,9 +38,10 @@ from flowctl.errors import (
 from flowctl.instrumentation.text import printable, printable_problem, printable_traceback
 
 # name → (module:attribute, help): the help is here so that ``--help`` does not import any command.
+# Those of ``flowctl_lab`` are there with flowctl-spark[lab].
 COMMANDS = {
     "run": ("flowctl.cli.run:run", "Run a job: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE."),
-    "demo": ("flowctl.cli.demo.command:demo", "Run the main job on embedded parts and check it."),
+    "demo": ("flowctl_lab.demo.command:demo", "Run the main job on embedded parts and check it."),
     "checkpoint": ("flowctl.cli.checkpoint:checkpoint", "Show, rewind or clear a checkpoint."),
     "dlq": ("flowctl.cli.dlq:dlq", "Show, redrive or drop dead letters."),
     "receipts": (
@@ -47,7 +49,7 @@ COMMANDS = {
         "Show a job's results, remove what is left over.",
     ),
     "targets": ("flowctl.cli.targets:targets", "Show or bound what paced targets take."),
-    "simulate": ("flowctl.cli.simulate:simulate", "Run the control law in virtual time."),
+    "simulate": ("flowctl_lab.simulate:simulate", "Run the control law in virtual time."),
     "doctor": ("flowctl.cli.doctor:doctor", "Check what flowctl needs on this machine."),
 }
 DEBUG_VARIABLE = "FLOWCTL_DEBUG"
@@ -106,7 +108,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
+        is_of_lab = module.startswith("flowctl_lab.")
+        loaded = load_adapter(module, "lab") if is_of_lab else import_module(module)
+        command = getattr(loaded, attribute)
         assert isinstance(command, click.Command)
         _let_take_log_options(command)
         return command

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("job")
 @click.option("--redis", "redis_url", metavar="URL", help="Keep the checkpoint in this Redis.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
-              help="Replace a setting, e.g. window.policy=fixed; may be repeated.")  # fmt: skip
+              help="Replace a setting, e.g. tuple.records_max=500; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
               help="Write a JSON report of how the run ended, even if it fails.")  # fmt: skip
 @click.option("--dead-letters", "dead_letters", metavar="DIR",
@@ -79,6 +79,7 @@ def run(
       130  interrupted and saved
     """
     from flowctl.cli.find_job import load_spout
+    from flowctl.runtime.parts import redis_store
 
     check_writable("--report", report_path)
     settings = parse_overrides(overrides)
@@ -90,7 +91,7 @@ def run(
     if settings:
         spout.settings = spout.settings.with_overrides(settings)
     if redis_url:
-        spout.checkpoint = _redis(redis_url)
+        spout.checkpoint = redis_store(redis_url)
     if dead_letters is not None:
         spout.dead_letter = _letters_in(dead_letters)
     elif spout.dead_letter is None:
@@ -121,7 +122,7 @@ def run_spout(
             click.echo(f"flowctl: {printable(stopped)}", err=True)
         return EXIT_INTERRUPTED
     finally:
-        spout.checkpoint.close()  # the last user of an embedded server stops it
+        spout.checkpoint.close()
     facts = (
         losses_of(report),
         earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint),
@@ -164,7 +165,9 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise ConfigError(
-                "--set", f"{pair!r} is not NAME=VALUE.", remedy="Example: --set window.policy=fixed"
+                "--set",
+                f"{pair!r} is not NAME=VALUE.",
+                remedy="Example: --set tuple.records_max=500",
             )
         found[name.strip()] = value.strip()
     return found
@@ -204,12 +207,6 @@ def _tell_of_waiting_letters(job: str) -> None:
         )
 
 
-def _redis(url: str) -> Any:
-    from flowctl.adapters import load_adapter
-
-    return load_adapter("flowctl_redis", "redis").RedisCheckpointStore(url)
-
-
 def _change_bolts(spout: RunnableJob, master: str | None, count: int | None) -> None:
     if master is not None:
         if not hasattr(spout.bolts, "master"):
@@ -220,9 +217,7 @@ def _change_bolts(spout: RunnableJob, master: str | None, count: int | None) -> 
             )
         spout.bolts.master = master
     if count is not None:
-        from flowctl.topology import TopologyJob
-
-        if isinstance(spout, TopologyJob):
+        if not spout.has_one_count:
             raise ConfigError(
                 "--bolts",
                 "the stages of a topology have a count each.",

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer
+from flowctl.core.cost import ServicePool
 from flowctl.core.counters import Counters
 from flowctl.core.dispatch import (
     EXACT_MAX,
@@ -25,7 +26,6 @@ from flowctl.core.events import FlowEvent
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.messages import Order, Revoke
 from flowctl.core.records import Record
-from flowctl.core.service import ServicePool
 from flowctl.core.settings import CoreSettings
 from flowctl.core.state import Liveness
 from flowctl.core.supply import Supply

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple
 
+from flowctl.core.cost import ServiceModel, ServicePool
 from flowctl.core.events import BoltState, FlowEvent, StateChanged, WindowChanged
 from flowctl.core.messages import Ack, Heartbeat
 from flowctl.core.retry import TARGET
 from flowctl.core.rtt import RttEstimator
-from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import CoreSettings
 from flowctl.core.state import LIVENESS, SILENT, TRANSITIONS, Liveness, Sign, Signal
 from flowctl.core.times import BoltTimes

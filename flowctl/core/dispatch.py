@@ -39,7 +39,7 @@ class Dispatcher(Protocol):
 
 
 def make_dispatcher(settings: CoreSettings) -> Dispatcher:
-    """Return the dispatcher that ``dispatch.choice`` names."""
+    """Return the dispatcher that ``lab.dispatch.choice`` names."""
     if is_by_completion(settings):
         return LeastCompletion()
     return RoundRobin(skips=settings.dispatch.choice != "in_turn")

@@ -15,6 +15,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from flowctl.core.settings import RetrySettings
 
 _DOUBLINGS_MAX: Final = 32  # 2^32: past any bound, and no float overflows
+# Up to half of the wait is cut at random, so that tuples that failed together (because a database
+# went away) do not all come back at the same moment.
+_JITTER_SHARE: Final = 0.5
 
 
 class Pause(NamedTuple):
@@ -106,8 +109,8 @@ class RetryQueue(Generic[T]):
         rank: Callable[[T], Any] | None = None,
     ) -> None:
         settings = settings or RetrySettings()
-        most_s, jitter_share = settings.backoff_max_s, settings.jitter_share
-        self._fault = Pause(settings.backoff_first_s, most_s, jitter_share)
+        most_s = settings.backoff_max_s
+        self._fault = Pause(settings.backoff_first_s, most_s, _JITTER_SHARE)
         # What was refused, or failed perhaps by the target's fault, waits no longer by itself than
         # a target that is down is left alone: the end of a job should not wait for it.
         self._refusal = self._fault._replace(most_s=min(TARGET.most_s, most_s))

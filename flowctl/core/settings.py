@@ -1,8 +1,11 @@
-"""The numbers that the core works with.  Each has its reason beside it; none needs tuning."""
+"""The numbers that the core works with.  Each has its reason beside it; none needs tuning.
+
+Those that only experiments change are :data:`Lab`: their names begin with ``lab.``.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,8 +20,13 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=SECONDS_MAX)]
 # down over the holidays, a queue for a place on the cluster.  Still below poll's 24 days.
 LONG_SECONDS_MAX = 14 * 24 * 3600
 LongSeconds = Annotated[float, msgspec.Meta(gt=0, le=LONG_SECONDS_MAX)]
-Ratio = Annotated[float, msgspec.Meta(gt=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+T = TypeVar("T")
+IS_LAB = "is_lab"
+# A setting that nobody's job needs: the simulator and tests try other values, and what flowctl is
+# compared with needs them.  Its name is ``lab.SECTION.FIELD`` (docs/dev/lab.md).
+Lab: TypeAlias = Annotated[T, msgspec.Meta(extra={IS_LAB: True})]
 
 PolicyName = Literal["just_full", "rtt_only", "aiad", "fixed", "aimd", "vegas", "gradient2", "arc"]
 
@@ -31,32 +39,30 @@ class WindowSettings(_Section, frozen=True, kw_only=True):
     """How the window of each bolt changes: the most tuples that it may hold.
 
     ``policy`` is the rule; ``initial`` and ``max`` are in tuples, ``bytes_max`` in bytes.  The
-    other fields belong to single policies: docs/settings.md says what each of them means.
+    other fields belong to single policies: docs/dev/lab.md says what each of them means.
     """
 
     # just_full needs no number and keeps queues short; see docs/adr/0008-just-full.md.
-    policy: PolicyName = "just_full"
+    policy: Lab[PolicyName] = "just_full"
     # One tuple in service and one under way: keeps a local bolt busy, cannot flood a new one.
-    initial: Count = 2
+    initial: Lab[Count] = 2
     # Of the same order as TCP's bound: far above any useful window, a limit in case of defects.
-    max: Count = 256
+    max: Lab[Count] = 256
     # The most bytes that a bolt holds; a single tuple is sent whatever its size.  Eight of the
     # largest tuples: two in service and on their way, and enough to fill a path of 8 ms at 1 GB/s,
     # which is more than a bolt can process.
-    bytes_max: Count = 8 << 20
+    bytes_max: Lab[Count] = 8 << 20
     # True: a bolt never holds more tuples than the slots that it reports when it connects, so
     # nothing waits there.  Off by default: just_full keeps queues as short, and does not let a bolt
     # go idle while the next tuple is on its way.
-    advertised: bool = False
-    step: Count = 1  # what one change adds or takes [tuples]
+    advertised: Lab[bool] = False
+    step: Lab[Count] = 1  # what one change adds or takes [tuples]
     # "round": at most one change per round trip, linear in time; "ack": a change with each ack, as
     # the original document says, which doubles a window in each round trip.
-    growth: Literal["round", "ack"] = "round"
-    # A bolt is SLOW if an ack took more than this many times as long as without a queue: at 2,
-    # about one tuple waits for each one in service.
-    threshold_ratio: Ratio = 2.0
-    # An absolute threshold instead [s]; None: the ratio above, which follows the bolt.
-    threshold_s: Seconds | None = None
+    growth: Lab[Literal["round", "ack"]] = "round"
+    # From when on an ack is slow [s]; None: by what it takes without a queue, which follows the
+    # bolt (window/aiad.py).
+    threshold_s: Lab[Seconds | None] = None
 
 
 class TupleSettings(_Section, frozen=True, kw_only=True):
@@ -71,7 +77,7 @@ class TupleSettings(_Section, frozen=True, kw_only=True):
     # kill repeats.
     records_max: Count = 10_000
     # Larger tuples make acks rare and retries expensive.  A larger record gets its own tuple.
-    bytes_max: Count = 1 << 20
+    bytes_max: Lab[Count] = 1 << 20
     # No tuple should take longer: what a bolt holds when it dies is done again, and at the end of
     # the input the other bolts wait for it.  If a call alone costs more than a 25th of this, a
     # tuple may take 25 times as long as the call (core/sizing.py).
@@ -89,24 +95,28 @@ class TimeoutSettings(_Section, frozen=True, kw_only=True):
     # "signs": each bolt's oldest tuple has a timer; when it fires, heartbeats and later acks decide
     # what it means.  "clock": each tuple expires after its RTO whatever else is known, as the
     # original document says.
-    rule: Literal["signs", "clock"] = "signs"
+    rule: Lab[Literal["signs", "clock"]] = "signs"
     # RFC 6298 2.1 begins with 1 s; the first call on a worker imports and connects: 3 s.
-    rto_first_s: LongSeconds = 3.0
+    rto_first_s: Lab[LongSeconds] = 3.0
     # RFC 6298 2.4 says 1 s, for the coarse clocks of its time; Linux' TCP_RTO_MIN is this.
-    rto_min_s: LongSeconds = 0.2
-    rto_max_s: LongSeconds = 60.0  # RFC 6298 2.5
-    heartbeat_s: Seconds = 0.25
+    rto_min_s: Lab[LongSeconds] = 0.2
+    rto_max_s: Lab[LongSeconds] = 60.0  # RFC 6298 2.5
+    heartbeat_s: Lab[Seconds] = 0.25
     # Three heartbeats missing: a scheduler hiccup of two still counts as alive.
-    silence_s: Seconds = 0.75
+    silence_s: Lab[Seconds] = 0.75
     # A bolt that was heard before and is silent for this long is suspect, whatever its RTO: twelve
     # heartbeats, far longer than any pause of a garbage collector.
-    silence_max_s: Seconds = 3.0
-    # A suspect that is still silent a heartbeat later is down: all that it holds goes to others.
-    suspect_s: Seconds = 0.25
+    silence_max_s: Lab[Seconds] = 3.0
     # A bolt that is silent for this long is ended by whoever runs it, because it may hold a lock
     # that others wait for.  Ending it takes up to 4 s (if only Spark can do it), so the others
     # continue within 10 s.  Never before silence_max_s; None: never.
     end_after_s: Seconds | None = 5.0
+
+    @property
+    def suspect_s(self) -> float:
+        """A suspect that is still silent so much later is down, and what it holds goes to others:
+        the next heartbeat did not come either."""
+        return self.heartbeat_s
 
     def for_bolts(self, count: int) -> TimeoutSettings:
         """Return these settings for a run of ``count`` bolts: many bolts send fewer heartbeats.
@@ -121,7 +131,6 @@ class TimeoutSettings(_Section, frozen=True, kw_only=True):
             heartbeat_s=beat_s,
             silence_s=max(self.silence_s, 3 * beat_s),
             silence_max_s=max(self.silence_max_s, 4 * beat_s),
-            suspect_s=max(self.suspect_s, beat_s),
         )
 
 
@@ -130,15 +139,15 @@ class DispatchSettings(_Section, frozen=True, kw_only=True):
 
     # "auto": the bolt that would finish it first, if windows are in seconds of work (just_full);
     # else in turn.  "in_turn" waits for the next bolt of the ring even if others have room.
-    choice: Literal["auto", "least_completion", "round_robin", "in_turn"] = "auto"
+    choice: Lab[Literal["auto", "least_completion", "round_robin", "in_turn"]] = "auto"
     # Tuples in flight at all bolts together; None: only the windows limit them.
     in_flight_max: Count | None = None
     # Bytes in flight at all bolts together: as much as is read ahead (buffer.bytes_max), so that a
     # driver holds 128 MB at most.  Windows grow by time alone: 12 bolts that do nothing would get
     # 200 MB of records of 64 KB.
-    bytes_max: Count = 64 << 20
+    bytes_max: Lab[Count] = 64 << 20
     # Does nothing until process reports the time that it waits for a sink, then only under load.
-    sink_guard: bool = True
+    sink_guard: Lab[bool] = True
 
 
 class HedgeSettings(_Section, frozen=True, kw_only=True):
@@ -150,7 +159,7 @@ class HedgeSettings(_Section, frozen=True, kw_only=True):
     # Copies take at most this share of the tuples (or one per slot), and at most this share of the
     # work (Dean & Barroso 2013 report 2 % more load for their hedged requests) plus half of the
     # time for which bolts are idle.
-    share_max: Share = 0.02
+    share_max: Lab[Share] = 0.02
 
 
 class RetrySettings(_Section, frozen=True, kw_only=True):
@@ -164,9 +173,6 @@ class RetrySettings(_Section, frozen=True, kw_only=True):
     # While the target is down no attempt is counted; after this long the run ends.  Longer than
     # the restart or failover of a managed database (1 to 2 minutes, some 10 for a minor upgrade).
     give_up_after_s: LongSeconds = 600.0
-    # Up to half of the wait is cut at random, so that tuples that failed together (because a
-    # database went away) do not all come back at the same moment.
-    jitter_share: Share = 0.5
 
 
 class BufferSettings(_Section, frozen=True, kw_only=True):
@@ -174,7 +180,7 @@ class BufferSettings(_Section, frozen=True, kw_only=True):
 
     # Some 40 MB of small records.  The producer is polled again when half of them are left; that is
     # nearly one of the largest tuples for each of twelve bolts.
-    records_max: Count = 200_000
+    records_max: Lab[Count] = 200_000
     bytes_max: Count = 64 << 20
     # The most records that are read and not covered by the cumulative ack.  Above a hole, reading
     # stops here; retries continue.  None: only the number of records that are not done is bounded

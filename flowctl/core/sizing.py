@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flowctl.core.service import ServiceModel, ServicePool
+from flowctl.core.cost import ServiceModel, ServicePool
 from flowctl.core.settings import TupleSettings
 
 # The fixed cost may take 3 % of the time, where a tuple may take long enough (control.md, ADR 9).
@@ -40,8 +40,8 @@ FIRST = (25, 100)
 # A tuple should take at most so many times as long as the bolt's largest so far, with as much of a
 # call's cost as is sure: one wrong guess must not cost a minute.
 _GROWTH = 4
-# Or this share of the longest that a tuple should take, were all of its cost its records': a guess
-# that is wrong eight times is no longer than that.
+# At most this share of the longest time for a tuple, if all of its cost is that of its records:
+# then even a guess that is wrong by a factor of eight takes no longer than a tuple may.
 _SHORT = 1 / 8
 # A bolt that has not answered may be this much slower than the others.
 _UNKNOWN_SPEED = 0.5

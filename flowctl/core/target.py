@@ -1,7 +1,7 @@
 """What the spout knows of the target: what ``process`` writes to, as its failures show it.
 
-One face for :mod:`flowctl.core.blame` (is it to blame?), :mod:`flowctl.core.blame` (does it take
-anything at all?) and :mod:`flowctl.core.target` (how much at once?).
+One face for :mod:`flowctl.core.blame` (is it to blame? does it take anything at all?) and
+:mod:`flowctl.core.limit` (how much at once?).
 """
 
 from __future__ import annotations
@@ -14,143 +14,23 @@ from flowctl.core.blame import BAD_END_MAX, FEW_LEFT, Place, fails_alone
 from flowctl.core.book import Book
 from flowctl.core.events import SinkCapChanged
 from flowctl.core.letters import redrive_number
+from flowctl.core.limit import RefusedLimit
 from flowctl.core.retry import RetryQueue
 from flowctl.core.tuples import FlowTuple
 
-# --
-#
-# A cap on what is in flight at all bolts, learned from refusals (429, "too many connections").
-#
-# A refusal says exactly what latency only hints at: the target had more than it takes. Additive
-# increase, multiplicative decrease (Chiu & Jain 1989), with two changes: what was sent before a
-# decrease can't show its effect and does not count, and the way back up is quick until it comes
-# near the level that was refused last.
-
-
-# A fifth less per refused round: from 16 to a limit of 10 in three rounds, and never far below it.
-_DOWN: Final = 0.8
-# A level that was refused is tried again after a second. With calls of 50 ms and a limit of 10 that
-# is one refusal in some 200 calls.
-_HOLD_S: Final = 1.0
 # A step up at most this often: a refusal has to have the time to come back.  It comes at once, when
 # a call is made, however long calls take that are accepted.
 _STEP_S: Final = 0.25
-# A cap that nothing reaches for so long is not needed any more.
+# A limit that nothing reaches for so long is not needed any more.
 _UNUSED_S: Final = 2.0
-
-
-class RefusalCap:
-    """The most tuples in flight at all bolts together; infinite without refusals.
-
-    Pure; not thread-safe.  O(1) per call.
-    """
-
-    __slots__ = (
-        "_before",
-        "_cut_at_s",
-        "_refused",
-        "_refused_at_s",
-        "_step",
-        "_step_at_s",
-        "_used_at_s",
-        "cap",
-    )
-
-    def __init__(self) -> None:
-        self.cap: float = inf
-        self._refused = inf  # the level that was refused last
-        self._refused_at_s = -inf
-        self._cut_at_s = -inf
-        self._step = 1
-        self._step_at_s = -inf
-        self._used_at_s = -inf  # when the cap was reached last
-        self._before: float | None = None  # the cap before the failures without a success
-
-    def has_room(self, in_flight: int, now_s: float) -> bool:
-        """Whether one more tuple may be sent."""
-        if self.cap == inf or in_flight < int(self.cap):
-            return True
-        self._used_at_s = now_s
-        return False
-
-    def on_refused(self, *, sent_at_s: float, in_flight: int, slots: int, now_s: float) -> bool:
-        """A tuple was refused; return whether the cap fell.
-
-        ``in_flight`` counts it still; ``slots``, of all bolts, bounds how many the target can have
-        seen at once: the rest was queued.
-        """
-        if sent_at_s < self._cut_at_s:
-            return False
-        if self._before is None:
-            self._before = self.cap
-        level = min(self.cap, float(in_flight), float(slots))
-        self._refused, self._refused_at_s = level, now_s
-        self.cap = max(1.0, _DOWN * level)
-        self._cut_at_s = self._step_at_s = self._used_at_s = now_s
-        self._step = 1
-        return True
-
-    def on_success(self, now_s: float) -> bool:
-        """A tuple was processed; move up if it is time; return whether the cap went away."""
-        self._before = None
-        if self.cap == inf:
-            return False
-        if now_s - self._used_at_s > _UNUSED_S:
-            self.cap = inf
-            return True
-        if now_s - self._step_at_s < _STEP_S:
-            return False
-        self._step_at_s = now_s
-        if self.cap + 1 < self._refused:  # halfway back to what was refused
-            self.cap = min(self._refused - 1, self.cap + max(1.0, (self._refused - self.cap) / 2))
-        elif now_s - self._refused_at_s >= _HOLD_S:
-            self.cap += self._step
-            self._step *= 2
-        return False
-
-    def forgive(self) -> None:
-        """The target was down, not full: what its refusals took off is given back."""
-        if self._before is not None:
-            self.cap = self._before
-            self._before = None
-
-
-# -- Fewer records per tuple if a target refuses in mid-tuple (a limit of calls per second) ----
-#
-# A tuple that is refused at its tenth record has to begin again, so its first nine calls are made
-# twice, and count against the target's limit twice.
-
-
-# Twice as many a second after the last refusal, so that a limit that is gone costs some seconds.
-_GROWTH: Final = 2
-_GROW_EVERY_S: Final = 1.0
-_NO_BOUND_ABOVE: Final = 10_000  # records: as many as the largest tuple has by default
-
-
-class RefusalSize:
-    """The most records that a new tuple should have; infinite without such refusals.
-
-    Pure; not thread-safe.
-    """
-
-    __slots__ = ("_changed_at_s", "records_max")
-
-    def __init__(self) -> None:
-        self.records_max: float = inf
-        self._changed_at_s = -inf
-
-    def on_refused(self, done: int, now_s: float) -> None:
-        """A tuple was refused after ``done`` records of it were worked on."""
-        self.records_max = max(1.0, min(self.records_max, float(done)))
-        self._changed_at_s = now_s
-
-    def on_success(self, now_s: float) -> None:
-        """A tuple was processed."""
-        if self.records_max < inf and now_s - self._changed_at_s >= _GROW_EVERY_S:
-            self._changed_at_s = now_s
-            self.records_max *= _GROWTH
-            if self.records_max > _NO_BOUND_ABOVE:
-                self.records_max = inf
+# Nobody waits for a tuple that is refused, it goes again: so more is tried sooner than for calls
+# that are paced.  With calls of a second and three at once it is tried every three seconds.
+_HOLD_CALLS: Final = 8
+# A tuple that is refused at its tenth record (a limit of calls a second) has to begin again: its
+# first nine calls are made twice, and count against the target's limit twice.  So the next ones
+# have nine, and more from second to second; without a bound once as many as the largest by default.
+_SIZE_HOLD_S: Final = 1.0
+_NO_BOUND_ABOVE: Final = 10_000  # records
 
 
 # -- What the spout knows of the target --------------------------------------------------------
@@ -176,13 +56,19 @@ class Target(Place):
     else here.
     """
 
-    __slots__ = ("_book", "_cap", "_retries", "_size", "is_troubled")
+    __slots__ = (
+        "_before", "_book", "_cut_at_s", "_in_flight", "_records", "_retries", "_used_at_s",
+        "is_troubled",
+    )  # fmt: skip
 
     def __init__(self, book: Book, retries: RetryQueue[FlowTuple]) -> None:
         super().__init__(book.settings.retry.give_up_after_s, book.counters, book.events)
         self.is_troubled: bool = False
-        self._cap = RefusalCap()
-        self._size = RefusalSize()
+        self._in_flight = RefusedLimit(hold_calls=_HOLD_CALLS)  # at all bolts together
+        self._records = RefusedLimit(down_most=0.0, hold_s=_SIZE_HOLD_S, hold_calls=0)
+        self._cut_at_s = -inf  # what was sent before can't show what the last fall did
+        self._used_at_s = -inf  # when the limit was reached last
+        self._before: float | None = None  # the limit before the failures without a success
         self._book = book
         self._retries = retries
 
@@ -234,8 +120,9 @@ class Target(Place):
     def may_wait(self, failed: FlowTuple, now_s: float) -> bool:
         """Whether it is too early to give ``failed`` up, should its attempts run out now.
 
-        All that is left has failed, so nothing is left to ask with but that.  It goes again
-        for as long as few records that all fail do before they count as bad.
+        Only tuples that failed are left, so no other can show whether the target is down.
+        ``failed`` is sent again for as long as an outage may last before so few failing records
+        count as bad.
         """
         if self.fails_for_long(now_s) or not self._is_unproven(failed):
             return False
@@ -268,13 +155,16 @@ class Target(Place):
     @property
     def records_max(self) -> float:
         """The most records that a new tuple should have."""
-        return self._size.records_max
+        return self._records.most
 
     def has_room(self, in_flight: int, now_s: float) -> bool:
         """Whether one more tuple may be sent."""
         if self.breaker.is_down:
             return self.breaker.may_ask(now_s)
-        return self._cap.has_room(in_flight, now_s)
+        if in_flight + 1 <= self._in_flight.most:
+            return True
+        self._used_at_s = now_s
+        return False
 
     def note_sent(self, now_s: float) -> None:
         """A tuple was sent while it is troubled."""
@@ -284,31 +174,42 @@ class Target(Place):
     def on_refused(self, flow_tuple: FlowTuple, refusal: Refused, now_s: float) -> None:
         """It had no room, or is away."""
         self.is_troubled = True
-        slots = self._book.slots
         if refusal.done:  # it took some: it is full, not down
-            self._size.on_refused(refusal.done, now_s)
+            self._take_fewer_records(refusal.done, now_s)
             self.close("", now_s)
-        before = self._cap.cap
-        if not self.breaker.is_down and self._cap.on_refused(
-            sent_at_s=flow_tuple.sent_at_s,
-            in_flight=refusal.in_flight,
-            slots=slots,
-            now_s=now_s,
-        ):
-            self._tell_cap(before, refusal.reason, now_s)
+        if not self.breaker.is_down:
+            self._send_less(flow_tuple.sent_at_s, refusal, now_s)
         if not refusal.done:
             self.note_failure(
                 flow_tuple.tuple_id,
-                slots=slots,
+                slots=self._book.slots,
                 reason=refusal.reason,
                 is_refusal=True,
                 after_s=refusal.after_s,
                 now_s=now_s,
             )
 
+    def _take_fewer_records(self, done: int, now_s: float) -> None:
+        if done < self._records.most:
+            self._records.fall(now_s, done + 1, 1)
+
+    def _send_less(self, sent_at_s: float, refusal: Refused, now_s: float) -> None:
+        limit, before = self._in_flight, self._in_flight.most
+        if self._before is None:
+            self._before = before
+        if sent_at_s < self._cut_at_s:
+            limit.fall_on(now_s, 1)
+        else:
+            # Of those at bolts the target can have seen as many as there are slots: others queue.
+            limit.fall(now_s, float(min(refusal.in_flight, self._book.slots)), 1)
+            self._cut_at_s = now_s
+        self._used_at_s = now_s
+        self._tell_limit(before, refusal.reason, now_s)
+
     def _go_down(self, now_s: float) -> None:
-        """The faults just before were its own, and refusals too: it is not full."""
-        self._cap.forgive()
+        """Undo what the refusals just before did: they came from an outage, not a full target."""
+        if self._before is not None:
+            self._in_flight.most, self._before = self._before, None
         super()._go_down(now_s)
         for tuple_id in self.breaker.failing:
             flow_tuple = self._book.pending.get(tuple_id)
@@ -321,15 +222,24 @@ class Target(Place):
     def on_success(self, sent_at_s: float, now_s: float) -> None:
         """A tuple, sent at ``sent_at_s``, was processed while it was troubled."""
         super().on_success(sent_at_s, now_s)
-        before = self._cap.cap
-        if self._cap.on_success(now_s):
-            self._tell_cap(before, "nothing is refused any more", now_s)
-        self._size.on_success(now_s)
-        is_full = self._cap.cap < inf or self._size.records_max < inf
+        self._before = None
+        limit, before = self._in_flight, self._in_flight.most
+        limit.took(1)
+        if before < inf and now_s - self._used_at_s > _UNUSED_S:
+            self._in_flight = RefusedLimit(hold_calls=_HOLD_CALLS)
+            self._tell_limit(before, "nothing is refused any more", now_s)
+        elif before < inf and now_s - limit.moved_at_s >= _STEP_S:
+            limit.rise(now_s)
+        records = self._records
+        if records.most < inf and now_s - records.moved_at_s >= _SIZE_HOLD_S:
+            records.rise(now_s)
+            if records.most > _NO_BOUND_ABOVE:
+                records.most = inf
+        is_full = self._in_flight.most < inf or records.most < inf
         self.is_troubled = is_full or bool(self.breaker.failing)
 
-    def _tell_cap(self, before: float, reason: str, now_s: float) -> None:
-        shown = [None if c == inf else int(c) for c in (before, self._cap.cap)]
+    def _tell_limit(self, before: float, reason: str, now_s: float) -> None:
+        shown = [None if c == inf else int(c) for c in (before, self._in_flight.most)]
         if shown[0] == shown[1]:
             return
         self._events.append(

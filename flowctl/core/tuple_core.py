@@ -100,7 +100,7 @@ class BoltRegistry:
 
 
 def _settings_of(settings: CoreSettings, slots: int) -> CoreSettings:
-    """With ``window.advertised``, the slots that the bolt reports bound its window (S28).
+    """With ``lab.window.advertised``, the slots that the bolt reports bound its window (S28).
 
     A window of min(window, slots) leaves room only while a slot is free: the spout counts what the
     bolt holds, so no message has to tell which are.

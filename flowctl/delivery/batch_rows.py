@@ -11,123 +11,11 @@ come while it runs, so one that turns out too large ends when it ends.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from statistics import median
 from typing import Final
 
-# --
-#
-# How long a batch of n rows takes: a + b n seconds, learned from batches whose times are noisy.
-#
-# a is Spark's own work, b the target's. A line through two batches would tell them apart only if
-# nothing but the size had changed: with a noise of 10 %, sizes that differ by half give an a that
-# is wrong by half of the batch. So all batches count, each as much as it can tell (a Kalman
-# filter of two states), and a jump is taken for the target's, as Spark's own work seldom jumps.
-#
-# Pure.
-
-
-# A batch that repeats exactly takes so much more or less time.  Measured on busy machines: 10 to
-# 25 %.  With a larger number, changes of the target are taken for noise longer.
-_NOISE = 0.15
-# From batch to batch a and b drift by so much: a belongs to the machine, b to the target and to the
-# records, whose cost is uneven.
-_FIXED_DRIFT, _ROW_DRIFT = 0.02, 0.1
-# A batch that is so many standard deviations from what was expected shows that the target changed.
-# One in 20 does so by accident, and the batch after it corrects that.
-_SURPRISE = 2.0
-# What a row costs may then be anything from nothing to so many times what this batch says.
-_JUMP = 2.0
-# Of a batch's time, the part of the rows that is still told from none.
-_ROWS_SHARE_MIN = 0.01
-# Spark's own work where the machine is not busy, before anything is known.
-_USUAL_S = 0.5
-# Before anything is told apart, half of a batch is Spark's, and half its rows', each give or take
-# all of it.
-_HALF = 0.5
-# What a trial shows (:mod:`flowctl.delivery.batch_rows`) is as good as the noise allows.
-_SHOWN = 0.15
-
-
-class BatchTime:
-    """What batches of one query take, ``fixed_s`` and ``row_s`` for each row.
-
-    Begins with one batch of ``rows`` that took ``batch_s``.  Not thread-safe.
-    """
-
-    def __init__(self, rows: int, batch_s: float) -> None:
-        self.fixed_s = min(_HALF * batch_s, _USUAL_S)
-        self.row_s = (batch_s - self.fixed_s) / rows
-        # Variances and covariance of the two.
-        self._fixed_var = self._row_var = self._both_var = 0.0
-        self._has_jumped = False  # with the last batch
-        self._is_split_unknown = False
-        self.forget_split(rows, batch_s)
-        self._is_split_unknown = False
-
-    def of(self, rows: float) -> float:
-        """Return how long a batch of ``rows`` should take, in seconds."""
-        return self.fixed_s + self.row_s * rows
-
-    def forget_split(self, rows: int, batch_s: float) -> None:
-        """Only the sum is known, for batches of ``rows``: the next one tells a from b."""
-        self._doubt(rows, _HALF * batch_s)
-
-    def learn_split(self, rows: int, batch_s: float, row_s: float) -> None:
-        """A trial showed: batches of ``rows`` take ``batch_s``, and a row ``row_s`` of it."""
-        self.row_s = max(row_s, _ROWS_SHARE_MIN * batch_s / rows)
-        self.fixed_s = batch_s - self.row_s * rows
-        self._doubt(rows, _SHOWN * batch_s)
-
-    def _doubt(self, rows: int, split_s: float) -> None:
-        """The sum is known for batches of ``rows``, the parts give or take ``split_s``."""
-        self._fixed_var = split_s**2
-        self._both_var = -self._fixed_var / rows
-        self._row_var = self._fixed_var / rows**2
-        self._has_jumped = False
-        self._is_split_unknown = True
-
-    def took(self, rows: int, batch_s: float) -> None:
-        """A batch of ``rows`` took ``batch_s`` seconds."""
-        wrong_s = batch_s - self.of(rows)
-        noise_var = (_NOISE * max(batch_s, self.of(rows))) ** 2
-        self._fixed_var += (_FIXED_DRIFT * self.fixed_s) ** 2
-        self._row_var += (_ROW_DRIFT * self.row_s) ** 2
-        self._admit_a_jump(rows, batch_s, noise_var)
-        fixed_gain = self._fixed_var + rows * self._both_var
-        row_gain = self._both_var + rows * self._row_var
-        var = fixed_gain + rows * row_gain + noise_var
-        self.fixed_s += fixed_gain / var * wrong_s
-        self.row_s += row_gain / var * wrong_s
-        self._fixed_var -= fixed_gain**2 / var
-        self._both_var -= fixed_gain * row_gain / var
-        self._row_var -= row_gain**2 / var
-        self._bound(rows, batch_s)
-
-    def _admit_a_jump(self, rows: int, batch_s: float, noise_var: float) -> None:
-        """If this batch is a surprise, a row costs something else now.
-
-        The target changed in the middle of that batch, so it counts as little as those before: the
-        batch after it is believed as well.
-        """
-        var = self._fixed_var + 2 * rows * self._both_var + rows**2 * self._row_var + noise_var
-        is_surprise = abs(batch_s - self.of(rows)) > _SURPRISE * math.sqrt(var)
-        is_surprise = is_surprise and not self._is_split_unknown
-        self._is_split_unknown = False
-        if is_surprise or self._has_jumped:
-            row_s = max(self.row_s, abs(batch_s - self.fixed_s) / rows)
-            self._row_var += (_JUMP * row_s) ** 2
-        self._has_jumped = is_surprise and not self._has_jumped
-
-    def _bound(self, rows: int, batch_s: float) -> None:
-        """Neither is negative, and a is not more than this batch took."""
-        if self.fixed_s < 0:
-            self.row_s += self.fixed_s / rows
-            self.fixed_s = 0.0
-        self.fixed_s = min(self.fixed_s, batch_s)
-        self.row_s = max(self.row_s, _ROWS_SHARE_MIN * batch_s / rows)
-
+from flowctl.core.cost import CallCost
 
 # -- Whether rows are what takes the time of a small batch: now and then one has twice as many -
 #
@@ -174,14 +62,14 @@ class RowTrials:
         self._usual: tuple[int, float] | None = None  # rows and time before the trial that runs
         self._fewest, self._fewest_s = 1.0, 0.0
 
-    def next_rows(self, rows: int, batch_s: float, wanted: float, time: BatchTime) -> float:
+    def next_rows(self, rows: int, batch_s: float, wanted: float, cost: CallCost) -> float:
         """Return how many rows the next batch should have.
 
-        The last one had ``rows`` and took ``batch_s`` seconds; ``time``, to which a trial tells
+        The last one had ``rows`` and took ``batch_s`` seconds; ``cost``, to which a trial tells
         what it shows, would take ``wanted``.
         """
         if self._usual is not None:
-            return self._tried(rows, batch_s, wanted, time)
+            return self._tried(rows, batch_s, wanted, cost)
         self._recent_s.append(batch_s)
         self._since += 1
         wanted = max(wanted, self._kept(rows, batch_s))
@@ -199,17 +87,17 @@ class RowTrials:
         self._fewest = 1.0 if is_long else max(1.0, _AGES * self._fewest)
         return self._fewest
 
-    def _tried(self, rows: int, batch_s: float, wanted: float, time: BatchTime) -> float:
+    def _tried(self, rows: int, batch_s: float, wanted: float, cost: CallCost) -> float:
         """A trial ran; while more rows take no longer, the next one has twice as many again."""
         assert self._usual is not None
         before, usual_s = self._usual
         if rows > before and batch_s < _SAME * usual_s:
             self._every = {True: _EVERY, False: _EVERY_LARGE}
             self._fewest, self._fewest_s = _KEPT * rows, usual_s
-            time.learn_split(rows, usual_s, 0.0)
+            cost.learn_split((before, usual_s), (rows, usual_s))  # rows cost next to nothing
             return _TIMES * rows
         if rows > _TIMES * before:
-            time.learn_split(rows, batch_s, (batch_s - usual_s) / (rows - before))
+            cost.learn_split((before, usual_s), (rows, batch_s))
             wanted = rows / _TIMES
         else:
             is_small = before <= _SMALL_ROWS
@@ -229,6 +117,13 @@ START_ROWS = 200
 _GROWTH, _SHRINK = 4.0, 0.1
 # Where nothing was measured, because a trigger waited for its tick: a guess is all there is.
 _GUESSED_GROWTH = 2.0
+# Spark's own work where the machine is not busy, before anything is known.
+_USUAL_S = 0.5
+# It belongs to the machine, and changes by so much of itself from batch to batch.
+_SPARK_DRIFT = 0.02
+# A batch that repeats exactly takes so much more or less time.  With more, changes of the target
+# would be taken for noise longer.
+_NOISE = 0.15
 # Rows get at least this part of a: batches are then at most half as long again as Spark's own work.
 _ROWS_PER_FIXED = 0.5
 # So many batches in a row that took so much longer than wanted, though none had more rows than the
@@ -253,7 +148,7 @@ class BatchRows:
         self.rows: int = max(1, min(rows, rows_max))
         self._target_s = target_s
         self._rows_max = rows_max
-        self._time: BatchTime | None = None
+        self._cost: CallCost | None = None
         self._ceiling = float(rows_max)
         self._last_rows = 0
         self._trials = RowTrials(self.rows)
@@ -268,21 +163,23 @@ class BatchRows:
             wanted = min(_GUESSED_GROWTH * rows, self._ceiling)
             self._set(max(wanted, float(self.rows)) if rows < self.rows else wanted)
             return
-        if self._time is None:
-            self._time = BatchTime(rows, batch_s)
+        if (cost := self._cost) is None:
+            spark_s = min(batch_s / 2, _USUAL_S)
+            cost = CallCost(rows, batch_s, call_s=spark_s, drift=_SPARK_DRIFT, noise=_NOISE)
+            self._cost = cost
         else:
-            self._time.took(rows, batch_s)
+            cost.took(rows, batch_s)
         if self._is_long_for_nothing(rows, batch_s):
-            self._time.forget_split(rows, batch_s)
+            cost.forget_split(rows, batch_s)
             self._ceiling = _PROBE * rows
         else:
-            wanted = self._wanted(self._time)
-            self._ceiling = self._trials.next_rows(rows, batch_s, wanted, self._time)
+            wanted = self._wanted(cost)
+            self._ceiling = self._trials.next_rows(rows, batch_s, wanted, cost)
         self._set(min(max(self._ceiling, _SHRINK * rows), _GROWTH * rows))
 
-    def _wanted(self, time: BatchTime) -> float:
-        rows_s = max(self._target_s - time.fixed_s, _ROWS_PER_FIXED * time.fixed_s)
-        return rows_s / time.row_s
+    def _wanted(self, cost: CallCost) -> float:
+        rows_s = max(self._target_s - cost.call_s, _ROWS_PER_FIXED * cost.call_s)
+        return rows_s / cost.record_s
 
     def _is_long_for_nothing(self, rows: int, batch_s: float) -> bool:
         """Whether batches have been too long for some time, and fewer rows did not help."""

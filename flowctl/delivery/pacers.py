@@ -43,7 +43,7 @@ class TargetPacer:
         block = paced(
             self._target,
             cost=1 if cost is None else cost,
-            classify=self._classify,
+            refusal=self._classify,
             **self._options,
         )
         try:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from flowctl.core.blame import Place
 from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
+from flowctl.core.cost import ServiceModel, ServicePool
 from flowctl.core.isolation import Isolation
 from flowctl.core.positions import latest
 from flowctl.core.records import Position, Record
 from flowctl.core.retry import RetryQueue
-from flowctl.core.service import ServiceModel, ServicePool
 from flowctl.core.settings import CoreSettings, TupleSettings
 from flowctl.core.sizing import records_for
 from flowctl.core.supply import Backlog

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from math import isfinite
 from typing import Any
 
 import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.blame import GIVEN_UP_FIRST_MAX
-from flowctl.core.settings import LONG_SECONDS_MAX, CoreSettings, RetrySettings, TupleSettings
-from flowctl.errors import ConfigError
+from flowctl.core.settings import CoreSettings, RetrySettings, TupleSettings
 from flowctl.failure.classify import RefusalRule
 from flowctl.ports import DeadLetter, Process
 
@@ -76,41 +74,3 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             retry=RetrySettings(attempts_max=self.attempts_max),
             tuple=TupleSettings(records_max=self.rows_max, service_max_s=self.call_max_s),
         )
-
-
-def check_numbers(**given: Any) -> None:
-    """Raise :class:`ConfigError` for one that is not finite and greater than 0."""
-    for name, value in given.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not isfinite(value) or value <= 0:
-            raise ConfigError(
-                name,
-                f"must be finite and greater than 0, got {value!r}.",
-                remedy="Give a number, or leave it out.",
-            )
-
-
-def check_whole(**given: Any) -> None:
-    """Raise :class:`ConfigError` for one that is not a whole number of 1 or more."""
-    for name, value in given.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(
-                name, f"must be a whole number of 1 or more, got {value!r}.", remedy="Give one."
-            )
-
-
-def checked_timeout(given: Any) -> float | None:
-    """Return ``call_timeout_s``; None: there is no bound.
-
-    Raises :class:`ConfigError` if it is not a number of seconds of at most two weeks.
-    """
-    if given is not None:
-        check_numbers(call_timeout_s=given)
-        if given > LONG_SECONDS_MAX:
-            raise ConfigError(
-                "call_timeout_s",
-                f"must be {LONG_SECONDS_MAX} s (two weeks) at most, got {given!r}.",
-                remedy="Leave it out if a call may take as long as it likes.",
-            )
-        return float(given)
-    return None

@@ -21,15 +21,22 @@ _TEXT_MAX: Final = 120  # characters: a line of a terminal
 _DYING_MAX: Final = 10_000  # tuples on their way to the dead letter
 
 _AT_RECORD: Final = re.compile(r", at record [^,]*$")  # runtime/faults.py adds it
-_QUOTED: Final = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
-_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)*")
+# What a failure is called differs from one kind to the next: "HTTP 422", "Error code: 429", "errno
+# 111", and "422 Unprocessable Entity", in quotes (httpx) or not (requests).
+_STATUS = r"[45]\d\d [A-Z][a-z]"
+_CODE = rf"(?i:http|status|code|errno)[ :=]{{1,2}}\d{{1,5}}\b|\b{_STATUS}"
+_QUOTED: Final = re.compile(rf"""(?<!\w)(?:'(?!{_STATUS})[^']*'|"[^"]*")(?!\w)""")
+_NUMBER: Final = re.compile(rf"(?P<code>{_CODE})|0x[0-9a-fA-F]+|\d+(?:\.\d+)*")
 
 
 def folded(reason: str) -> str:
-    """Return the first line of ``reason`` with numbers as ``#`` and quoted parts as ``'…'``."""
+    """Return the first line of ``reason`` with numbers as ``#`` and quoted parts as ``'…'``.
+
+    A status and a code stay: they say what kind it is.
+    """
     text = reason.removeprefix(REJECTED_PREFIX).strip().partition("\n")[0]
     text = _QUOTED.sub("'…'", _AT_RECORD.sub("", text))
-    text = _NUMBER.sub("#", text)
+    text = _NUMBER.sub(lambda number: number["code"] or "#", text)
     return text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 1] + "…"
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 import flowctl
-from flowctl.config import Settings
+from flowctl.config import Settings, name_of
 from flowctl.errors import without_secrets
 from flowctl.instrumentation.events import EventLogger
 from flowctl.instrumentation.logging import get_logger
@@ -151,7 +151,7 @@ def changed_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings that differ from the defaults, by dotted names, without secrets."""
     given, defaults = msgspec.to_builtins(settings), msgspec.to_builtins(Settings())
     return {
-        f"{section}.{field}": without_secrets(value) if isinstance(value, str) else value
+        name_of(section, field): without_secrets(value) if isinstance(value, str) else value
         for section, fields in given.items()
         for field, value in fields.items()
         if value != defaults[section][field]

@@ -18,7 +18,7 @@ WAITED_FOR: dict[WaitReason, str] = {
     WaitReason.LAST_TUPLES: "for bolts, which hold all that is left",
 }
 
-# What the checkpoint of ``checkpoint=None`` is worth: a notebook may go on from it, a kill may not.
+# What a checkpoint in memory is worth: a notebook may go on from it, a kill may not.
 IN_MEMORY: Final = (
     "in memory only: run() of the same object goes on from it, a new process starts over"
 )
@@ -52,6 +52,15 @@ def lines(report: Report) -> list[str]:
     return found
 
 
+def place_lines(store: object) -> list[str]:
+    """Return where ``store`` keeps the checkpoint, and what to know about that place."""
+    caution = getattr(store, "caution", "")
+    if not getattr(store, "survives", True):
+        return [f"the checkpoint is {IN_MEMORY}" + (f" ({caution})" if caution else "")]
+    where = getattr(store, "place", "")
+    return [*([f"the checkpoint is in {where}"] if where else []), *([caution] if caution else [])]
+
+
 def resume_line(restored: Checkpoint) -> str:
     """Return what a resumed run finds done; dead letters that were redriven count once."""
     restored = without_redrives(restored)
@@ -71,7 +80,10 @@ def _outcome(report: Report) -> str:
 
 def _resumed(report: Report) -> str:
     if report.outcome == "finished" and not report.records_acked:
-        return f"nothing to do: all {count(report.records_total)} records were done before"
+        return (
+            f"nothing to do: all {count(report.records_total)} records were done before;"
+            f" `flowctl checkpoint clear {shown_command([report.job])}` begins anew"
+        )
     return (
         f"resumed at {count(report.resumed_records)},"
         f" skipped {count(report.records_skipped)} already acked"

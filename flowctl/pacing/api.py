@@ -28,10 +28,10 @@ def paced(
     cost: Cost = 1,
     weight: float = 1,
     leave: float = 0.0,
-    job: str = "",
+    name: str = "",
     limits: Limits | None = None,
     budget: float | None = None,
-    classify: RefusalRule | None = None,
+    refusal: RefusalRule | None = None,
     hard: bool = False,
 ) -> Paced:
     """Pace the calls to ``target``: make as many at once as its answers show that it can take.
@@ -51,9 +51,9 @@ def paced(
 
     ``cost``: what a call counts against the budget, above 0; in a decorator it may be a function of
     the call's arguments.  ``budget``: the cost per second that all callers of the target may use
-    together.  ``weight``: the share of this ``job`` beside other jobs with the same target.
+    together.  ``weight``: the share of this job (``name``) beside other jobs with the same target.
     ``leave``: the part of the limit that is left to callers which flowctl doesn't know; at least 0
-    and below 1.  ``limits``: bounds for what is learned.  ``classify``: a function that gets an
+    and below 1.  ``limits``: bounds for what is learned.  ``refusal``: a function that gets an
     exception before flowctl's own rules do, and returns True or seconds for a refusal, False for a
     failure, or None to let flowctl decide.
 
@@ -67,10 +67,9 @@ def paced(
     """
     if not callable(cost):
         checked_cost(cost)
-    if classify is not None:
-        check_rule(classify, "classify")
-    settings = settings_of(target, redis, job, weight, (leave, limits, budget))
-    return Paced(settings, cost, classify, hard_permits(target, limits) if hard else None)
+    check_rule(refusal)
+    settings = settings_of(target, redis, name, weight, (leave, limits, budget))
+    return Paced(settings, cost, refusal, hard_permits(target, limits) if hard else None)
 
 
 class Paced:
@@ -100,7 +99,7 @@ class Paced:
 
     @property
     def settings(self) -> PaceSettings:
-        """The arguments of :func:`paced`, except ``cost`` and ``classify``."""
+        """The arguments of :func:`paced`, except ``cost`` and ``refusal``."""
         return self._settings
 
     def __enter__(self) -> Call:

@@ -113,7 +113,9 @@ def _check_names(target: Any, redis: Any, job: Any) -> None:
         )
     if not isinstance(job, str):
         raise ConfigError(
-            "job", f"is {with_article(type(job).__name__)}.", remedy="Give a name, or leave it out."
+            "name",
+            f"is {with_article(type(job).__name__)}.",
+            remedy="Give text, or leave it out.",
         )
     if redis is not None and not isinstance(redis, str):
         raise ConfigError(

@@ -299,7 +299,7 @@ class Departures:
 # -- A bolt whose machine does not answer any more is suspect before its silence alone says so -
 #
 # Silence of a process means little: it may be busy, or hold the interpreter, so it has to last
-# (``timeout.silence_max_s``). But its kernel answers probes whatever the process does.
+# (``lab.timeout.silence_max_s``). But its kernel answers probes whatever the process does.
 
 
 # How much longer than a probe takes to be sent its answer may take, besides the path: a timer of

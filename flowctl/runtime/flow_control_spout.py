@@ -32,7 +32,8 @@ class FlowControlSpout(RunnableJob):
 
     ``producer`` may also be a list or another iterable (:class:`flowctl.Records`), or a source that
     the bolts read themselves (:class:`flowctl.RangeProducer`).  ``checkpoint`` may be the URL of a
-    Redis server; None is :class:`flowctl.testing.MemoryCheckpointStore`: a new process starts over.
+    Redis server; None: the one of FLOWCTL_REDIS_URL, else :class:`flowctl.FileCheckpointStore`,
+    files below the current directory.
     ``name`` is the checkpoint's key: a run with the same name resumes where the last one ended, and
     of two at once the newer fences the older, which stops.  ``dead_letter`` keeps what can't be
     processed; without one the run fails there.  ``listener`` is notified of what happens to tuples.

@@ -107,7 +107,8 @@ class Launch:
     def _interrupted(self, ending: Ending, run: Run) -> Interrupted:
         saved = "saved" if run.save_error is None else "NOT all saved"
         if run.control.store_survives:
-            said = f"{saved}; {self._how_to_resume()}"
+            where = getattr(self._plan.store, "place", "")
+            said = f"{saved}{f' in {where}' if where else ''}; {self._how_to_resume()}"
         else:  # no command resumes it
             said = f"{saved} {IN_MEMORY}"
         self._say(said)

@@ -25,6 +25,7 @@ from flowctl.runtime.parts import (
     check_dead_letter,
     check_listener,
     check_name,
+    load_policy,
     producer_of,
     repr_of,
     store_of,
@@ -102,6 +103,7 @@ class ManualSpout:
         if self.open_was_called:
             raise ConfigError("open", "was called before.", remedy="Call close() first.")
         self.settings.checked()
+        load_policy(self.settings)
         self._clock = clock
         self._rest = self._refused = None
         self._epoch = self.checkpoint.acquire(self.name)

@@ -1,112 +1,107 @@
-"""The checkpoint of ``checkpoint=None``: for tests, and for jobs that may start over."""
+"""Checkpoint stores that are a place for states of jobs: here in memory, ``file_store`` on disk."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from flowctl.core.positions import encode, show
-from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
-from flowctl.errors import ConfigError, FencedError, InternalError
+from flowctl.core.records import Checkpoint, Position
+from flowctl.core.stored_job import StoredJob, acquired, cleared, no_name, rewound, saved
 
 
-class _Stored(msgspec.Struct):
-    epoch: int = 0
-    saved: bool = False
-    partitions: dict[str, PartitionCheckpoint] = {}
+class StateStore(ABC):
+    """A :class:`flowctl.ports.CheckpointStore` that keeps what :mod:`flowctl.core.stored_job` says.
+
+    Thread-safe if :meth:`change` is.
+    """
+
+    @abstractmethod
+    def change(self, job: str, how: Callable[[StoredJob], StoredJob]) -> StoredJob:
+        """Replace what is stored by what ``how`` makes of it, which nobody else changes meanwhile.
+
+        Returns that; changes nothing if ``how`` raises.
+        """
+
+    @abstractmethod
+    def inspect(self, job: str) -> StoredJob:
+        """Return all that is stored of ``job``, for people."""
+
+    @abstractmethod
+    def jobs(self) -> Sequence[str]:
+        """See :class:`flowctl.ports.CheckpointStore`."""
+
+    def acquire(self, job: str) -> int:
+        """See :class:`flowctl.ports.CheckpointStore`."""
+        now_unix_s = int(time.time())
+        return self.change(job, lambda stored: acquired(stored, now_unix_s=now_unix_s)).epoch
+
+    def load(self, job: str) -> Checkpoint:
+        """See :class:`flowctl.ports.CheckpointStore`."""
+        return Checkpoint(dict(self.inspect(job).checkpoint.partitions))
+
+    def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
+        """See :class:`flowctl.ports.CheckpointStore`."""
+        now_unix_ms = time.time_ns() // 1_000_000
+        self.change(
+            job, lambda stored: saved(stored, checkpoint, epoch=epoch, now_unix_ms=now_unix_ms)
+        )
+
+    def rewind(self, job: str, partition: str, position: Position | None) -> None:
+        """See :class:`flowctl.ports.CheckpointStore`."""
+        self.change(job, lambda stored: rewound(stored, partition, position))
+
+    def clear(self, job: str) -> bool:
+        """See :class:`flowctl.ports.CheckpointStore`."""
+        was_saved = False
+
+        def clear(stored: StoredJob) -> StoredJob:
+            nonlocal was_saved
+            was_saved = stored.saved_at_unix_ms > 0
+            return cleared(stored)
+
+        self.change(job, clear)
+        return was_saved
+
+    def close(self) -> None:  # noqa: B027
+        """Nothing stays open between calls; another driver may share the object."""
 
 
-class MemoryCheckpointStore:
+class MemoryCheckpointStore(StateStore):
     """A :class:`flowctl.ports.CheckpointStore` that lives as long as the object.  Thread-safe.
 
     Give one object to several drivers: they fence each other as they would with a server.
+    ``caution`` says why there is no better one; it is shown when a run begins.
     """
 
     survives = False  # what is saved is lost with the process
 
-    def __init__(self) -> None:
-        self._jobs: dict[str, _Stored] = {}
+    def __init__(self, *, caution: str = "") -> None:
+        self.caution: str = caution
+        self._jobs: dict[str, StoredJob] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"MemoryCheckpointStore({len(self._jobs)} jobs)"
 
-    def acquire(self, job: str) -> int:
-        """See :class:`flowctl.ports.CheckpointStore`."""
+    def change(self, job: str, how: Callable[[StoredJob], StoredJob]) -> StoredJob:
+        """See :class:`StateStore`."""
         with self._lock:
-            stored = self._jobs.setdefault(job, _Stored())
-            # Starts at the time of day, as its data are lost with the process: see the protocol.
-            stored.epoch = max(stored.epoch + 1, int(time.time()))
-            return stored.epoch
+            stored = self._jobs[job] = how(self._of(job))
+            return stored
 
-    def load(self, job: str) -> Checkpoint:
-        """See :class:`flowctl.ports.CheckpointStore`."""
+    def inspect(self, job: str) -> StoredJob:
+        """See :class:`StateStore`."""
         with self._lock:
-            stored = self._jobs.get(job, _Stored())
-            return Checkpoint(dict(stored.partitions))
+            return self._of(job)
 
-    def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
-        """See :class:`flowctl.ports.CheckpointStore`."""
-        with self._lock:
-            stored = self._jobs.setdefault(job, _Stored())
-            if epoch < stored.epoch:
-                raise FencedError(
-                    f"job {job!r} was taken over from this driver (epoch {stored.epoch}, ours"
-                    f" {epoch}):"
-                    " another driver has started, or somebody cleared or rewound its checkpoint.",
-                    remedy="If it was cleared or rewound, start the job again. If another driver"
-                    " was started on purpose, let it work; otherwise give this job another name.",
-                )
-            for name, value in checkpoint.partitions.items():
-                before = stored.partitions.get(name, PartitionCheckpoint())
-                if _sort_key(value.position) < _sort_key(before.position):
-                    raise InternalError(
-                        f"job {job!r}, partition {name!r}: the position would go back.",
-                        remedy="Please report this.",
-                    )
-            stored.epoch, stored.saved = epoch, True
-            stored.partitions.update(checkpoint.partitions)
+    def _of(self, job: str) -> StoredJob:
+        if not job:
+            raise no_name()
+        return self._jobs.get(job) or StoredJob(job=job)
 
     def jobs(self) -> Sequence[str]:
         """See :class:`flowctl.ports.CheckpointStore`."""
         with self._lock:
-            return sorted(job for job, stored in self._jobs.items() if stored.saved)
-
-    def rewind(self, job: str, partition: str, position: Position | None) -> None:
-        """See :class:`flowctl.ports.CheckpointStore`."""
-        with self._lock:
-            stored = self._jobs.get(job, _Stored())
-            before = stored.partitions.get(partition)
-            if before is None:
-                field, what = ("partition", partition) if stored.saved else ("job", job)
-                raise ConfigError(field, f"nothing is stored for {what!r}.", remedy="See jobs().")
-            if _sort_key(position) > _sort_key(before.position):
-                raise ConfigError(
-                    "position",
-                    f"{show(position)} lies ahead of what is saved, {show(before.position)}.",
-                    remedy="Give a position at or below it.",
-                )
-            kept_records = before.records if position == before.position else 0
-            stored.partitions[partition] = PartitionCheckpoint(
-                position, kept_records, given_up=before.given_up
-            )
-            stored.epoch += 1
-
-    def clear(self, job: str) -> bool:
-        """See :class:`flowctl.ports.CheckpointStore`."""
-        with self._lock:
-            stored = self._jobs.get(job)
-            if stored is None:
-                return False
-            self._jobs[job] = _Stored(epoch=stored.epoch + 1)
-            return stored.saved
-
-    def close(self) -> None:
-        """Keeps everything: another driver may share the object."""
-
-
-def _sort_key(position: Position | None) -> bytes:
-    return b"" if position is None else encode(position)
+            return sorted(job for job, stored in self._jobs.items() if stored.saved_at_unix_ms)

@@ -10,13 +10,13 @@ from typing import Final, Literal
 import msgspec
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.cost import ServicePool
 from flowctl.core.counters import Counters
 from flowctl.core.driver import Measured, MeasuringCore
 from flowctl.core.events import BoltState, FlowEvent, SinkCapChanged
 from flowctl.core.letters import without_redrives
 from flowctl.core.ranges.consumer import RangeConsumer
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
-from flowctl.core.service import ServicePool
 from flowctl.core.settings import TupleSettings
 from flowctl.core.sizing import is_dear
 from flowctl.core.state import Liveness

@@ -10,12 +10,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from flowctl import disk
 from flowctl.adapters import load_adapter
 from flowctl.config import Settings, settings_of
+from flowctl.core.window import POLICIES
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import refuse_async
+from flowctl.instrumentation.text import REDIS_URL_VARIABLE
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.range_ports import RangeProducer
+from flowctl.runtime.file_store import FileCheckpointStore
 from flowctl.runtime.iterables import Records, remedy_for_frame
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 
@@ -44,6 +48,8 @@ class RunnableJob(ABC):
     checkpoint: CheckpointStore
     settings: Settings
     dead_letter: DeadLetter | None
+    #: False: its bolts are several kinds with a count each, so there is no ``--bolts``.
+    has_one_count: bool = True
 
     def __repr__(self) -> str:
         return repr_of(self, self.producer, self.bolts, self.checkpoint)
@@ -74,6 +80,13 @@ def check_parts(job: RunnableJob) -> None:
     job.checkpoint = store_of(job.checkpoint)
     check_dead_letter(job.dead_letter)
     job.settings = settings_of(job.settings)
+    load_policy(job.settings)
+
+
+def load_policy(settings: Settings) -> None:
+    """Load the window policy where it is the lab's; :class:`ConfigError` if that is not there."""
+    if settings.window.policy not in POLICIES:
+        load_adapter("flowctl_lab.baselines", "lab")
 
 
 def check_dead_letter(given: DeadLetter | None) -> None:
@@ -179,12 +192,12 @@ def bolts_of(given: Any) -> Bolts:
 
 
 def store_of(given: Any) -> CheckpointStore:
-    """Return ``given``, the store of a Redis URL, or one in memory for None.
+    """Return ``given``, the store of a Redis URL, or :func:`default_store` for None.
 
     The adapter for Redis is imported only for a URL.
     """
     if given is None:
-        return MemoryCheckpointStore()
+        return default_store()
     if isinstance(given, str):
         if not given.startswith(_REDIS_SCHEMES):
             raise ConfigError(  # not quoted: it may hold a password
@@ -192,17 +205,36 @@ def store_of(given: Any) -> CheckpointStore:
                 f"the text does not begin with one of {', '.join(_REDIS_SCHEMES)}.",
                 remedy='Example: checkpoint="redis://host:6379/0"',
             )
-        given = load_adapter("flowctl_redis", "redis").RedisCheckpointStore(given)
+        given = redis_store(given)
     refuse_async(given, _STORE_CALLS, "checkpoint")
     _refuse_class("checkpoint", given)
     if missing := _lacks(given, _STORE_NEEDED):
         raise ConfigError(
             "checkpoint",
             f"{kind_of(given)} is not a checkpoint store: {missing}.",
-            remedy='Give a URL such as "redis://host:6379/0", or flowctl_redis.RedisCheckpointStore'
-            "().",
+            remedy='Give a URL such as "redis://host:6379/0", or'
+            " flowctl.FileCheckpointStore(directory).",
         )
     return cast("CheckpointStore", given)
+
+
+def default_store() -> CheckpointStore:
+    """Return the store of the Redis in FLOWCTL_REDIS_URL; without it files on this machine.
+
+    In memory where such files can't be written.  `flowctl checkpoint` looks in the same place.
+    """
+    if url := os.environ.get(REDIS_URL_VARIABLE):
+        return redis_store(url)
+    store = FileCheckpointStore()
+    if why := disk.why_not_writable(store.place):
+        return MemoryCheckpointStore(caution=why)
+    return store
+
+
+def redis_store(url: str) -> CheckpointStore:
+    """Return the store of the Redis at ``url``; its adapter is imported for that."""
+    store: CheckpointStore = load_adapter("flowctl_redis", "redis").RedisCheckpointStore(url)
+    return store
 
 
 def _refuse_class(field: str, given: Any) -> None:

@@ -11,7 +11,7 @@ from flowctl.core.messages import End
 from flowctl.errors import FencedError, FlowctlError
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
-from flowctl.instrumentation.summary import IN_MEMORY, resume_line
+from flowctl.instrumentation.summary import IN_MEMORY, place_lines, resume_line
 from flowctl.ports import SharingProducer
 from flowctl.runtime.bolt_watch import Departures, Endings, Notices, Reach, expected_of
 from flowctl.runtime.checkpointer import Checkpointer
@@ -119,7 +119,6 @@ class Run:
             self._view.stop(report)
         except Exception as caught:
             error = error or caught
-        # The last user of an embedded server stops it; a new run reconnects.
         self._plan.store.close()
         return Ending(report, error)
 
@@ -131,7 +130,7 @@ class Run:
         if not self.control.store_survives and self.control.core.counters.records_acked:
             error.add_remedy(
                 f"The checkpoint is {IN_MEMORY};"
-                " checkpoint=RedisCheckpointStore() of flowctl_redis, or --redis URL, keeps it."
+                " checkpoint=flowctl.FileCheckpointStore(DIRECTORY), or --redis URL, keeps it."
             )
 
     def _headline(self) -> str:
@@ -142,8 +141,8 @@ class Run:
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:
             self._view.message(resume_line(self._restored))
-        if not self.control.store_survives:
-            self._view.message(f"the checkpoint is {IN_MEMORY}")
+        for line in place_lines(self._plan.store):
+            self._view.message(line)
         if self._notifier is not None:
             self._notifier.opened(self._plan.job, self._restored)
         job, producer = self._plan.job, self._plan.producer
@@ -251,9 +250,11 @@ class Run:
         core = self.control.core
         if not core.counters.tuples_emitted:
             return "starting"  # also where the input is read to its end before Spark has started
-        # What is read by reference is not at its end when all of it is listed, or at bolts.
-        is_read = self.control.reader_done.is_set() and not isinstance(core, MeasuringCore)
-        return "draining" if is_read else "running"
+        # What is read by reference is not at its end when all of it is listed, or at bolts; nor is
+        # what was read and waits here.
+        if isinstance(core, MeasuringCore) or core.intake.buffer.records:
+            return "running"
+        return "draining" if self.control.reader_done.is_set() else "running"
 
     def _finish(self, meter: Meter, error: BaseException | None) -> BaseException | None:
         """Wait for what is in flight, save, stop everything; return what ended the run.

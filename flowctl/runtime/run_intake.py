@@ -21,7 +21,7 @@ from flowctl.runtime.redrive import Redriven, with_letters_first
 from flowctl.runtime.run_plan import RunPlan
 from flowctl.threads import GuardedThread, death_of
 
-# --
+# -- Extents, for bolts that read the source themselves ---------------------------------------
 #
 # The source of a run whose bolts read it themselves: asks it now and then how far it reaches.
 

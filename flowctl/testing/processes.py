@@ -23,6 +23,7 @@ from flowctl.ports import FlowProducer, Process
 from flowctl.range_ports import RangeProducer
 from flowctl.runtime.faults import refused_error
 from flowctl.runtime.flow_control_spout import FlowControlSpout
+from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.wire.values import carry_records
 
 # So that a failure shows in a second, not in minutes.
@@ -117,6 +118,7 @@ def run_local(
         name="test",
         producer=records,
         bolts=LocalBolts(process, count=count, slots=slots, refusal=refusal),
+        checkpoint=MemoryCheckpointStore(),
         settings=Settings().with_overrides({**QUICK, **(settings or {})}),
         dead_letter=witness,
         listener=witness,

@@ -19,6 +19,8 @@ from flowctl.wire.values import enc_hook, unpack_hook
 
 LENGTH: Final = struct.Struct(">I")
 LENGTH_BYTES: Final = LENGTH.size
+# A limit against defects and strangers: far above any record that should go through a driver.
+FRAME_BYTES_MAX: Final = 256 << 20
 _NO_LENGTH_YET: Final = bytes(LENGTH_BYTES)
 _SAME_VERSION: Final = "Install the same flowctl-spark version on the driver and the workers."
 
@@ -51,7 +53,7 @@ def check_length(length: int, frame_bytes_max: int) -> None:
     if not 0 < length <= frame_bytes_max:
         raise WireError(
             f"A peer announced a frame of {length} bytes; {frame_bytes_max} are allowed.",
-            remedy="Raise listen.frame_bytes_max, or find out what else connects to the port.",
+            remedy="Find out what else connects to the port.",
         )
 
 
@@ -151,7 +153,7 @@ class FrameWriter:
             if length > self._frame_bytes_max:
                 raise SourceError(
                     f"A tuple takes {length} bytes; {self._frame_bytes_max} are allowed.",
-                    remedy="Raise listen.frame_bytes_max, or shorten the record.",
+                    remedy="Shorten the record, or pass its place in its stead.",
                 )
         except (TypeError, OverflowError, ValueError, RecursionError) as error:
             del outbox[start:]

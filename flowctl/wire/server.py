@@ -19,7 +19,7 @@ from flowctl.config import ListenSettings, WaitSettings
 from flowctl.errors import WireError
 from flowctl.ports import Endpoint
 from flowctl.wire import listener, reach
-from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
+from flowctl.wire.codec import FRAME_BYTES_MAX, FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import PROTOCOL_VERSION, ToBolt, ToSpout, Welcome
 from flowctl.wire.handshake import AuthenticatedPeer
 from flowctl.wire.handshake_pool import HandshakePool
@@ -202,7 +202,6 @@ class SpoutServer:
         """
         listening = listener.bind(listen, bind_host or host)
         self._job_epoch = terms.job_epoch
-        self._frame_bytes_max = listen.frame_bytes_max
         try:
             context, certificate_pem = self._tls(listen, listening)
             advertised = listener.advertised_host(listen, host)
@@ -217,7 +216,6 @@ class SpoutServer:
             key=terms.key,
             job=terms.job,
             certificate_pem=certificate_pem,
-            frame_bytes_max=listen.frame_bytes_max,
             heartbeat_s=terms.heartbeat_s,
             wait=terms.wait,
         )
@@ -456,7 +454,7 @@ class SpoutServer:
             self._leave(old, "replaced by a new connection of the same bolt", inbound)
         epoch = self._epochs[hello.bolt] = self._epochs.get(hello.bolt, 0) + 1
         stream = stream_of(bolt.sock, tls=self._uses_tls)
-        connection = Connection(hello.bolt, epoch, stream, self._frame_bytes_max)
+        connection = Connection(hello.bolt, epoch, stream, FRAME_BYTES_MAX)
         self._bolts[hello.bolt] = connection
         self._selector.register(stream, selectors.EVENT_READ, connection)
         connection.writer.append(

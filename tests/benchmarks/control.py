@@ -18,7 +18,7 @@ import msgspec
 
 from flowctl.config import Settings
 from flowctl.ports import Bolts
-from flowctl.simulation.engine import Outcome, simulate
+from flowctl_lab.simulation.engine import Outcome, simulate
 from tests.benchmarks.control_cases import CASES, LEFT_OUT, SHIPPED, Case
 from tests.benchmarks.control_run import RealOutcome, run_real
 from tests.benchmarks.control_trace import TraceWorker

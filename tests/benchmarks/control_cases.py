@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.scenario import Scenario
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.scenario import Scenario
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

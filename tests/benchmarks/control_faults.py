@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowctl.simulation.machine import Machine
-from flowctl.simulation.profile import INFINITE_S
+from flowctl_lab.simulation.machine import Machine
+from flowctl_lab.simulation.profile import INFINITE_S
 from tests.benchmarks.control_trace import start_s
 
 _LOOK_EVERY_S = 0.02  # for the start, and for the process id of a bolt that has just begun

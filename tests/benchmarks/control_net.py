@@ -21,10 +21,10 @@ from typing import Any, Final
 import msgspec
 
 from flowctl.ports import BoltNotice, Bolts, Endpoint
-from flowctl.simulation.scenario import Scenario
 from flowctl.wire.auth import MAGIC, NONCE_BYTES, PROOF_BYTES
 from flowctl.wire.codec import LENGTH, LENGTH_BYTES, decode_frame, decoder_of
 from flowctl.wire.frames import Hello
+from flowctl_lab.simulation.scenario import Scenario
 from tests.benchmarks.control_child import Child
 
 _RECEIVE_BYTES: Final = 256 << 10

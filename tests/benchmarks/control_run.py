@@ -16,13 +16,13 @@ from flowctl.core.events import BoltAdded, BoltRemoved, FlowEvent, TupleMoved, W
 from flowctl.instrumentation.snapshot import Snapshot
 from flowctl.ports import Bolts
 from flowctl.runtime.flow_control_spout import FlowControlSpout
-from flowctl.simulation.machine import Machine
-from flowctl.simulation.oracle import Oracle
-from flowctl.simulation.policies import settings_for
-from flowctl.simulation.scenario import Scenario
-from flowctl.simulation.workload import workload_of
-from flowctl.simulation.yardsticks import greedy_s
 from flowctl.testing.stores import MemoryCheckpointStore
+from flowctl_lab.simulation.machine import Machine
+from flowctl_lab.simulation.oracle import Oracle
+from flowctl_lab.simulation.policies import settings_for
+from flowctl_lab.simulation.scenario import Scenario
+from flowctl_lab.simulation.workload import workload_of
+from flowctl_lab.simulation.yardsticks import greedy_s
 from tests.benchmarks.control_child import Child
 from tests.benchmarks.control_faults import Faults
 from tests.benchmarks.control_net import BehindNetwork, is_needed

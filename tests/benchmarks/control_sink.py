@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from flowctl.simulation.loop import EventLoop
-from flowctl.simulation.network import Sending
-from flowctl.simulation.scenario import Sink
-from flowctl.simulation.sink import SharedSink
+from flowctl_lab.simulation.loop import EventLoop
+from flowctl_lab.simulation.network import Sending
+from flowctl_lab.simulation.scenario import Sink
+from flowctl_lab.simulation.sink import SharedSink
 from tests.benchmarks.control_trace import COUNT, start_s
 
 _SLEEP_MAX_S = 1.0  # with nothing to do; any number

@@ -20,10 +20,10 @@ from typing import Any, Final
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Checkpoint, Record
 from flowctl.ports import SourceChunk
-from flowctl.simulation.machine import Machine
-from flowctl.simulation.oracle import arrivals_s
-from flowctl.simulation.scenario import Death, Scenario
-from flowctl.simulation.workload import Workload, workload_of
+from flowctl_lab.simulation.machine import Machine
+from flowctl_lab.simulation.oracle import arrivals_s
+from flowctl_lab.simulation.scenario import Death, Scenario
+from flowctl_lab.simulation.workload import Workload, workload_of
 
 WARM: Final = "warm"  # the partition of the one tuple that is there before time 0
 TRACE: Final = "p"

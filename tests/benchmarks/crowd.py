@@ -134,7 +134,7 @@ def run(bolts: int, *, tuples: int = TUPLES, window: int = WINDOW, **overrides: 
     """One run with so many connections."""
     opened = threading.Event()
     watch = Watch(bolts, opened)
-    fixed = {"window.policy": "fixed", "window.initial": window, "tuple.records_max": 1}
+    fixed = {"lab.window.policy": "fixed", "lab.window.initial": window, "tuple.records_max": 1}
     FlowControlSpout(
         name="crowd",
         producer=_GatedProducer(tuples, b"x" * 100, opened),

@@ -21,7 +21,7 @@ from flowctl.core.messages import Ack, Emission, End, Heartbeat, Revoke, Revoked
 from flowctl.core.retry import CONNECT
 from flowctl.ports import Endpoint
 from flowctl.wire import auth
-from flowctl.wire.codec import LENGTH, FrameReader, decoder_of
+from flowctl.wire.codec import FRAME_BYTES_MAX, LENGTH, FrameReader, decoder_of
 from flowctl.wire.frames import Welcome
 from flowctl.wire.handshake import hello_of
 
@@ -58,7 +58,7 @@ class _Peer:
         self._answer = b""
         self._unsent = bytearray()
         decoder = decoder_of(Welcome | Emission | Revoke | End)
-        self._reader: FrameReader[Any] = FrameReader(decoder, endpoint.frame_bytes_max)
+        self._reader: FrameReader[Any] = FrameReader(decoder, FRAME_BYTES_MAX)
         self.sock.setblocking(False)
 
     def pause_s(self) -> float:

@@ -14,20 +14,20 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.drawn_report import (
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.drawn_report import (
     CHUNKS_MOST,
     GREEDY_ALWAYS,
     GREEDY_MOSTLY,
     against_chunks,
     against_greedy,
 )
-from flowctl.simulation.engine import Outcome, Simulation, simulate
-from flowctl.simulation.generated import names, scenario_of
-from flowctl.simulation.measure import jain
-from flowctl.simulation.policies import DEFAULT, settings_of
-from flowctl.simulation.scenario import Scenario
-from flowctl.simulation.yardsticks import best_fixed_s
+from flowctl_lab.simulation.engine import Outcome, Simulation, simulate
+from flowctl_lab.simulation.generated import names, scenario_of
+from flowctl_lab.simulation.measure import jain
+from flowctl_lab.simulation.policies import DEFAULT, settings_of
+from flowctl_lab.simulation.scenario import Scenario
+from flowctl_lab.simulation.yardsticks import best_fixed_s
 from tests.benchmarks.law_known import run_known
 
 _SEED = 11

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from flowctl.core.spout import SpoutCore
-from flowctl.simulation.engine import Outcome, Simulation
-from flowctl.simulation.policies import DEFAULT, settings_of
-from flowctl.simulation.scenario import Scenario
+from flowctl_lab.simulation.engine import Outcome, Simulation
+from flowctl_lab.simulation.policies import DEFAULT, settings_of
+from flowctl_lab.simulation.scenario import Scenario
 
 _ACKS = 4  # from so many on a bolt's own times count alone
 _PARTS = 4  # a quarter of an equal share is as large as a tuple known so far may be

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from urllib.error import HTTPError
 
 from flowctl import paced
-from flowctl_redis.binary import find_binary
+from flowctl_redis.embedded import find_binary
 from flowctl_redis.targets import RedisExchange
 from tests.benchmarks.pacing_service import Answered, Service, pacing_service
 from tests.benchmarks.parts import machine
@@ -274,7 +274,7 @@ class own_redis:
     def start(self) -> None:
         binary = find_binary()
         assert binary is not None
-        command = [str(binary.path), "--port", str(self._port), "--bind", "127.0.0.1"]
+        command = [str(binary), "--port", str(self._port), "--bind", "127.0.0.1"]
         self._process = subprocess.Popen(
             [*command, "--save", "", "--appendonly", "no"], stdout=subprocess.DEVNULL
         )

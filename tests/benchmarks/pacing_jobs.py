@@ -30,7 +30,7 @@ def of_job(target: str, redis: str, job: str, weight: float, from_s: float, unti
         began_s = end_s - 3 * _PHASE_S
         time.sleep(max(0.0, began_s + from_s - time.time()))
         while time.time() < began_s + until_s:
-            with paced(target, redis=redis, job=job, weight=weight) as call:
+            with paced(target, redis=redis, name=job, weight=weight) as call:
                 call.run(client.get, f"/{job}")
 
     return work

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowctl import FlowControlSpout, LocalBolts
+from flowctl import CheckpointStore, FileCheckpointStore, FlowControlSpout, LocalBolts
 from flowctl.bolts.batch import Batch
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.meter import Meter
 from flowctl_files import TextLines
 from flowctl_redis import RedisCheckpointStore
-from flowctl_redis.server import find_or_start
+from flowctl_redis.embedded import EmbeddedServer
 from tests.benchmarks.parts import Stopwatch, machine
 
 FILES = 200_000  # what the figures in docs/adr/0014 were taken with
@@ -84,13 +84,13 @@ def nothing(batch: Batch) -> None:
     """Process a batch: nothing, so that what is left is flowctl's own cost."""
 
 
-def run(folder: Path, files: int, what: str) -> tuple[float, float]:
+def run(folder: Path, store: CheckpointStore, what: str) -> tuple[float, float]:
     """Run the job; return its CPU time [s] and the share of it in saves and snapshots."""
     spout = FlowControlSpout(
         name=JOB,
         producer=TextLines(str(folder / "in" / "*" / "*.txt")),
         bolts=LocalBolts(nothing, count=BOLTS),
-        checkpoint=RedisCheckpointStore(data_dir=folder / "redis"),
+        checkpoint=store,
     )
     with Cost(Checkpointer, "save") as saves, Cost(Meter, "snapshot") as snapshots:
         cpu_s, wall_s = time.process_time(), time.perf_counter()
@@ -125,13 +125,15 @@ def main(arguments: Sequence[str]) -> int:
         folder = Path(name)
         (folder / "in").mkdir()
         make_files(folder / "in", files)
-        server = find_or_start(str(folder / "redis"))
+        server = EmbeddedServer(folder / "redis")
+        store = RedisCheckpointStore(server.start())
         try:
-            _, share = run(folder, files, f"{files:,} files of {LINES} lines")
+            _, share = run(folder, store, f"{files:,} files of {LINES} lines")
             per_file = key_bytes(server.url) / files
             print(f"  the key takes {per_file * files / 1e6:.1f} MB, {per_file:.0f} bytes a file")
-            idle_s, _ = run(folder, files, "once more, with nothing to do")
+            idle_s, _ = run(folder, store, "once more, with nothing to do")
         finally:
-            server.close()
+            server.stop()
+        run(folder, FileCheckpointStore(folder / "checkpoints"), "the same, checkpoint in a file")
     ok = share <= SHARE_MAX and per_file <= KEY_BYTES_PER_FILE_MAX
     return 0 if ok and idle_s <= files * IDLE_CPU_S_PER_FILE_MAX else 1

@@ -49,9 +49,8 @@ def _bare() -> None:
 
 
 def _job(directory: Path) -> None:
-    from flowctl import FlowControlSpout
+    from flowctl import FileCheckpointStore, FlowControlSpout
     from flowctl_files import TextLines
-    from flowctl_redis import RedisCheckpointStore
     from pyspark_flowctl import SparkBolts
 
     (directory / "first").unlink(missing_ok=True)
@@ -59,7 +58,7 @@ def _job(directory: Path) -> None:
         name="restart",
         producer=TextLines(directory / "lines.txt"),
         bolts=SparkBolts(_FirstTuple(directory), count=_BOLTS),
-        checkpoint=RedisCheckpointStore(data_dir=directory / "redis"),
+        checkpoint=FileCheckpointStore(directory / "checkpoints"),
     ).run(view="off")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from flowctl.config import Settings
 from flowctl.instrumentation.snapshot import Snapshot
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Batched, Collector, Input, LocalStages, Topology, TopologyReport
+from flowctl_storm import Batched, Collector, Input, LocalStages, Topology, TopologyReport
 from tests.benchmarks.parts import MemoryProducer, Stopwatch, local_session, machine
 
 BOLTS = 2  # of each stage, one per core
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
     print(machine())
     if options.local:
         return 0 if tell(*run(LocalStages(), options.for_s)) else 1
-    from pyspark_flowctl import SparkStages
+    from flowctl_storm import SparkStages
 
     spark = local_session()
     try:

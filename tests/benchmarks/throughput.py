@@ -64,7 +64,7 @@ def flowctl_rates(
 def _run(spark: Any, *, records: int, value: bytes, per_tuple: int, **settings: str) -> _Watch:
     overrides = {
         "tuple.records_max": per_tuple,
-        "tuple.bytes_max": 8 << 20,
+        "lab.tuple.bytes_max": 8 << 20,
         "tuple.service_max_s": 10.0,
         **{name.replace("__", "."): text for name, text in settings.items()},
     }
@@ -81,7 +81,7 @@ def _run(spark: Any, *, records: int, value: bytes, per_tuple: int, **settings: 
 
 def main(spark: Any) -> bool:
     """Print the figures; return whether the gates hold."""
-    fixed = {"window__policy": "fixed"}
+    fixed = {"lab__window__policy": "fixed"}
     _run(spark, records=20_000, value=b"x" * 100, per_tuple=1)  # warms the workers
 
     def ours(records: int, size: int, **settings: str) -> Callable[[], float]:
@@ -94,8 +94,8 @@ def main(spark: Any) -> bool:
         return lambda: pyzmq_tuples_per_s(b"x" * size, bolts=BOLTS, window=window, seconds=SECONDS)
 
     small, adaptive, bare = _medians(
-        ours(200_000, 100, window__initial=str(WINDOW), **fixed),
-        ours(200_000, 100, window__max=str(WINDOW)),
+        ours(200_000, 100, lab__window__initial=str(WINDOW), **fixed),
+        ours(200_000, 100, lab__window__max=str(WINDOW)),
         pyzmq(100, WINDOW),
     )
     print(
@@ -105,7 +105,9 @@ def main(spark: Any) -> bool:
         f" ({_gate('the better one at least', PYZMQ_SHARE_MIN, max(small, adaptive) / bare)})"
     )
     ok = max(small, adaptive) / bare >= PYZMQ_SHARE_MIN
-    large, bare = _medians(ours(60_000, 65_536, window__initial="16", **fixed), pyzmq(65_536, 16))
+    large, bare = _medians(
+        ours(60_000, 65_536, lab__window__initial="16", **fixed), pyzmq(65_536, 16)
+    )
     print(
         f"64 KB, one record a tuple: {large * 65_536 / 1e6:9,.0f} MB/s;"
         f" pyzmq {bare * 65_536 / 1e6:9,.0f} MB/s; ratio {large / bare:.2f}"
@@ -117,8 +119,8 @@ def main(spark: Any) -> bool:
         records=6_000_000,
         value=b"x" * 100,
         per_tuple=2_000,
-        buffer__records_max="100000",
-        window__initial="4",
+        lab__buffer__records_max="100000",
+        lab__window__initial="4",
         **fixed,
     )
     _, records = watch.rates(BOLTS)

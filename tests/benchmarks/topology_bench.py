@@ -10,10 +10,10 @@ from flowctl.core.driver import pump
 from flowctl.core.messages import Emission, SettledAck
 from flowctl.core.records import Record
 from flowctl.core.trees.settlement import Emitted, Settlement
-from flowctl.topology.hub.core import HubPlan, TopologyCore
-from flowctl.topology.hub.roots import TreeRules
-from flowctl.topology.plan import StagePlan, Subscription
-from flowctl.topology.topology_job import random_ids
+from flowctl_storm.hub.core import HubPlan, TopologyCore
+from flowctl_storm.hub.roots import TreeRules
+from flowctl_storm.plan import StagePlan, Subscription
+from flowctl_storm.topology_job import random_ids
 
 ROUNDS = 3  # the best counts: the others were disturbed
 RECORDS = 20_000  # some 0.3 s a hop

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from flowctl.cli.demo import journal
+from flowctl_lab.demo import journal
 from flowctl_redis import RedisCheckpointStore
 from flowctl_redis.embedded import EmbeddedServer
 

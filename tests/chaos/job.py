@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 
 from flowctl import Batch, FlowControlSpout
-from flowctl.cli.demo import journal
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
+from flowctl_lab.demo import journal
 from flowctl_sql import SqlSink
 from pyspark_flowctl import SparkBolts
 
@@ -40,5 +39,4 @@ spout = FlowControlSpout(
     name=os.environ["JOB"],
     producer=TextLines(os.environ["LOGS"], errors="replace"),
     bolts=SparkBolts(load, count=12),
-    checkpoint=RedisCheckpointStore(),
 )

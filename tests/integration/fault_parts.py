@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 import flowctl
 from flowctl.errors import EXIT_FINISHED
-from flowctl_redis.binary import find_binary
+from flowctl_redis.embedded import find_binary
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB_FILE = Path(__file__).parent / "jobs" / "lines.py"
@@ -247,7 +247,7 @@ class Valkey:
         assert binary is not None
         durable = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
         self._process = subprocess.Popen(
-            [binary.path, "--port", str(self._port), "--dir", str(self._place), *durable, *options],
+            [binary, "--port", str(self._port), "--dir", str(self._place), *durable, *options],
             stdout=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
         )

@@ -51,7 +51,6 @@ def main() -> None:
     from flowctl import FlowControlSpout
     from flowctl.config import Settings
     from flowctl_files import TextLines
-    from flowctl_redis import RedisCheckpointStore
 
     place = Path(os.environ["PLACE"])
     sink = SqlSink(os.environ["URL"], table="flowctl_lines", schema=_SCHEMA, name="lines")
@@ -59,7 +58,6 @@ def main() -> None:
         name="lines",
         producer=TextLines(f"{place}/*.log"),
         bolts=ProcessBolts(Load(sink, place), count=BOLTS),
-        checkpoint=RedisCheckpointStore(),
         settings=Settings().with_overrides({"tuple.records_max": 20, "checkpoint.interval_s": 0.1}),
     ).run()
 

@@ -179,7 +179,7 @@ def test_a_guarantee_that_would_lose_rows_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="would leave rows without a result"):
             run(tmp_path, of_records, settings=given)
     with pytest.raises(ConfigError, match="a list is not Settings"):
-        run(tmp_path, of_records, settings=["window.max=64"])
+        run(tmp_path, of_records, settings=["lab.window.max=64"])
 
 
 # -- again -------------------------------------------------------------------------------------

@@ -137,15 +137,15 @@ def test_process_raises_once_a_record(job: Job) -> None:
 
 def test_a_name_that_is_no_setting(job: Job) -> None:
     driver = job.run("--set", "window.polcy=fixed")
-    driver.assert_failed(EXIT_USAGE, "window.polcy", "no such setting", "window.policy")
+    driver.assert_failed(EXIT_USAGE, "window.polcy", "no such setting", "lab.window.policy")
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("window.initial=0", "window.initial"),
-        ("window.initial=many", "window.initial"),
-        ("window.policy=magic", "window.policy"),
+        ("lab.window.initial=0", "lab.window.initial"),
+        ("lab.window.initial=many", "lab.window.initial"),
+        ("lab.window.policy=magic", "lab.window.policy"),
         ("checkpoint.interval_s=-1", "checkpoint.interval_s"),
         ("retry.attempts_max", "is not NAME=VALUE"),
         ("listen.host=no.such.host.invalid", "listen.host"),

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.ports import Bolts
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.scenario import Loss
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.scenario import Loss
 from tests.benchmarks.control_run import run_real
 from tests.benchmarks.control_trace import TraceWorker
 

@@ -18,9 +18,9 @@ from flowctl.core.events import BoltRemoved
 from flowctl.errors import CallTooLongError, ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages
 from flowctl_files import FileDeadLetter, TextRanges
 from flowctl_sql import SqlSink
+from flowctl_storm import Collector, Input, LocalStages
 from tests.topology_driver import Numbers, Topology
 
 # Far longer than a call here takes, and not much longer than a heartbeat.
@@ -177,7 +177,11 @@ def test_in_the_tail_one_record_does_not_go_from_bolt_to_bolt_for_ever(
     hanging: Hanging, tmp_path: Path
 ) -> None:
     """Kind: a bolt is given up before its call is, so that nobody's failure counts."""
-    impatient = {"timeout.rto_first_s": 0.2, "timeout.rto_max_s": 0.2, "retry.attempts_max": 2}
+    impatient = {
+        "lab.timeout.rto_first_s": 0.2,
+        "lab.timeout.rto_max_s": 0.2,
+        "retry.attempts_max": 2,
+    }
     report = _spout(hanging, tmp_path, count=8, **impatient).run(view="off")
     assert report.records_dead_lettered == 1
     assert hanging.hung == report.calls_overdue == 2, "after attempts_max bolts"

@@ -15,13 +15,11 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fault_parts import Valkey
 
-from flowctl_redis.embedded import try_lock
 from tests.cli_parts import flowctl_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +28,6 @@ JOB = """
 import time
 from flowctl import FlowControlSpout, LocalBolts
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
 from flowctl_sql import SqlSink
 
 sink = SqlSink("sqlite:///out.db", table="lines",
@@ -44,21 +41,16 @@ spout = FlowControlSpout(
     name="lines",
     producer=TextLines("in.log"),
     bolts=LocalBolts(load, count=4),
-    checkpoint=RedisCheckpointStore(data_dir="redis"),
 )
 """
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def place(tmp_path: Path) -> Path:
     text = "".join(f"line {n}\n" for n in range(1, LINES + 1))
     (tmp_path / "in.log").write_text(text)
     write_job(tmp_path, cost_s=0.0)
-    (tmp_path / "redis").mkdir()
-    yield tmp_path
-    server_lock = try_lock(tmp_path / "redis" / "server.lock")  # a free lock: no server runs
-    assert server_lock is not None, "a server was left behind"
-    os.close(server_lock)
+    return tmp_path
 
 
 def write_job(place: Path, *, cost_s: float) -> None:
@@ -252,19 +244,19 @@ def test_the_error_that_ends_a_run_is_printed_once(place: Path) -> None:
     [
         (["nothing.py"], "no file nothing.py"),
         (["job.py:spoot"], "There is: job.py:spout."),
-        (["job.py", "--set", "window.policy=magic"], "window.policy"),
+        (["job.py", "--set", "lab.window.policy=magic"], "lab.window.policy"),
         (["job.py", "--set", "window.polcy=fixed"], "no such setting"),
         (["job.py", "--report", "no/such/dir/r.json"], "--report"),
-        (["job.py", "--report", "redis"], "redis is a directory"),
+        (["job.py", "--report", "."], ". is a directory"),
         (["job.py", "--report", "/proc/version"], "--report: /proc/version can't be written"),
-        (["job.py", "--set", "window.polcy=fixed"], "Did you mean window.policy?"),
-        (["job.py", "--set", "window.policy=magic"], "just_full"),
+        (["job.py", "--set", "window.polcy=fixed"], "Did you mean lab.window.policy?"),
+        (["job.py", "--set", "lab.window.policy=magic"], "just_full"),
         (["job.py", "--set", "checkpoint.interval_s=inf"], "above 0 and at most 3600"),
         (["job.py", "--set", "checkpoint.interval_s=1e10"], "above 0 and at most 3600"),
         (["job.py", "--redis", "host:6379"], "redis://[user:password@]host"),
         (["."], "neither a Python file nor the name of a module"),
         ([""], "neither a Python file nor the name of a module"),
-        (["redis/"], "no file redis"),
+        (["logs/"], "no file logs"),
         (["job.py", "--master", "local[2]"], "do not run on Spark"),
         (["job.py", "--bolts", "0"], "0 is not in the range"),
     ],
@@ -285,7 +277,7 @@ def test_redis_away_is_1_and_names_no_password(place: Path) -> None:
 
 
 def test_settings_and_bolts_are_replaced(place: Path) -> None:
-    done = flowctl(place, "run", "job.py", "--bolts", "2", "--set", "window.policy=fixed")
+    done = flowctl(place, "run", "job.py", "--bolts", "2", "--set", "lab.window.policy=fixed")
     assert done.returncode == 0, done.stderr
     assert "2 bolts" in done.stderr and "fixed" in done.stderr
 

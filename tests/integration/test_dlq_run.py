@@ -21,8 +21,8 @@ from flowctl.config import Settings
 from flowctl.ports import SourceChunk
 from flowctl.runtime.manual import ManualSpout
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology
 from flowctl_files import FileDeadLetter
+from flowctl_storm import Collector, Input, LocalStages, Topology
 from tests.cli_parts import flowctl_here
 from tests.runtime_parts import ListProducer, Witness
 
@@ -176,7 +176,6 @@ JOB = """
 import os, time
 from flowctl import FlowControlSpout, LocalBolts
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
 from flowctl_sql import SqlSink
 
 sink = SqlSink("sqlite:///out.db", table="lines",
@@ -194,7 +193,6 @@ spout = FlowControlSpout(
     name="lines",
     producer=TextLines("in.log"),
     bolts=LocalBolts(load, count=4),
-    checkpoint=RedisCheckpointStore(data_dir="redis"),
 )
 """
 SMALL = [
@@ -208,7 +206,6 @@ LETTERS = ["--dead-letters", ".flowctl/dead-letters"]
 def place(tmp_path: Path) -> Path:
     (tmp_path / "in.log").write_text("".join(f"line {n}\n" for n in range(1, LINES + 1)))
     (tmp_path / "job.py").write_text(JOB)
-    (tmp_path / "redis").mkdir()
     return tmp_path
 
 
@@ -242,7 +239,7 @@ def rows(place: Path) -> Counter[str]:
 EXACT = Counter(f"line {n}" for n in range(1, LINES + 1))
 
 
-@pytest.mark.on_change("cli", "redis")
+@pytest.mark.on_change("cli")
 def test_kept_listed_shown_put_back_and_dropped(place: Path) -> None:
     code, text = flowctl(place, "run", "job.py", *SMALL, poison=POISON)
     assert code == 1 and "flowctl run --dead-letters .flowctl/dead-letters" in text
@@ -306,7 +303,6 @@ def test_exit_codes_say_whether_what_was_lost_was_allowed(place: Path) -> None:
 REJECTING_JOB = """
 from flowctl import FlowControlSpout, LocalBolts
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
 
 def load(batch):
     for record in batch:
@@ -315,7 +311,6 @@ def load(batch):
 
 spout = FlowControlSpout(
     name="lines", producer=TextLines("in.log"), bolts=LocalBolts(load, count=2),
-    checkpoint=RedisCheckpointStore(data_dir="redis"),
 )
 """
 
@@ -326,8 +321,7 @@ def test_what_is_kept_nowhere_is_said_at_the_end_also_of_a_quiet_run(place: Path
     told = flowctl(place, "run", "job.py", "--quiet", "--report", "r.json")
     assert told == (3, f"flowctl: finished, {text}\n")
     assert json.loads((place / "r.json").read_text())["records_kept_nowhere"] == 2
-    (place / "redis").rename(place / "old")
-    (place / "redis").mkdir()
+    (place / ".flowctl" / "checkpoints").rename(place / "old")
     code, said = flowctl(place, "run", "job.py", "--plain")
     assert code == 3 and text in said
 
@@ -349,7 +343,7 @@ def test_a_retry_does_not_turn_red_into_green(place: Path) -> None:
     assert code == 0 and "still open" not in text, text
 
 
-@pytest.mark.on_change("cli", "redis")
+@pytest.mark.on_change("cli")
 @pytest.mark.slow
 @pytest.mark.req("S14")
 def test_killed_again_and_again_while_letters_are_put_back(place: Path) -> None:

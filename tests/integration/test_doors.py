@@ -38,9 +38,9 @@ from flowctl.delivery.reading import Piece
 from flowctl.errors import UnrunnableError
 from flowctl.pacing.gates import close_gates
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Batched, Collector, Input, LocalStages, Topology
 from flowctl_apply import apply_parquet
 from flowctl_files import FileDeadLetter
+from flowctl_storm import Batched, Collector, Input, LocalStages, Topology
 from pyspark_flowctl import flow_sink
 from pyspark_flowctl.sink_task import Origin, deliver
 from pyspark_flowctl.stream_options import StreamOptions

@@ -159,7 +159,9 @@ def test_ctrl_c_while_it_is_away_does_not_claim_a_save(tmp_path: Path, valkey: V
     driver.until_said("waiting up to 60 s for the checkpoint store")
     driver.press_ctrl_c()  # no, not even that
     driver.wait()
-    driver.assert_failed(EXIT_INTERRUPTED, "NOT all saved; resume with:", "can't be reached")
+    driver.assert_failed(
+        EXIT_INTERRUPTED, "NOT all saved in Redis at ", "; resume with:", "can't be reached"
+    )
     assert "interrupted and saved" not in driver.said
     assert "can't be reached" in driver.report["error"]
     valkey.start()
@@ -176,7 +178,7 @@ def test_ctrl_c_while_it_is_away_waits_for_it(tmp_path: Path, valkey: Valkey) ->
     driver.until_said("waiting up to 60 s for the checkpoint store")
     valkey.start()
     driver.wait()
-    driver.assert_failed(EXIT_INTERRUPTED, "saved; resume with:")
+    driver.assert_failed(EXIT_INTERRUPTED, "\nsaved in Redis at ", "; resume with:")
     assert "NOT all saved" not in driver.said
     assert saved_records(valkey.url) == count(job)
     job.finish(TUPLE_S=0)
@@ -185,7 +187,7 @@ def test_ctrl_c_while_it_is_away_waits_for_it(tmp_path: Path, valkey: Valkey) ->
 def test_taken_away_for_good_intake_is_bounded(tmp_path: Path, valkey: Valkey) -> None:
     """Unsaved work stays within ``buffer.uncommitted_max``; it goes on when the server is back."""
     job = Job(tmp_path, 6_000, TUPLE_S=0.05, FLOWCTL_REDIS_URL=valkey.url)
-    bound = ("--set", "buffer.uncommitted_max=1000", "--set", "buffer.records_max=100")
+    bound = ("--set", "buffer.uncommitted_max=1000", "--set", "lab.buffer.records_max=100")
     driver = job.start("--set", "tuple.records_max=10", *bound)
     job.until_rows(100, driver)
     valkey.kill()

@@ -294,7 +294,7 @@ def test_ctrl_c_at_the_terminal_reaches_spark_too_and_still_saves(tmp_path: Path
     family = psutil.Process(driver.process.pid).children(recursive=True)
     driver.press_ctrl_c()
     driver.wait()
-    driver.assert_failed(EXIT_INTERRUPTED, "saved; resume with: ")
+    driver.assert_failed(EXIT_INTERRUPTED, "saved in ", "; resume with: ")
     done = driver.report["records_acked"]
     assert 0 < done <= count_rows(job.database)
     _, alive = psutil.wait_procs(family, timeout=30)

@@ -202,7 +202,7 @@ def test_a_producer_is_a_stream_that_goes_on_where_it_was(
             .option("producer", "flowctl_files:TextLines")
             .option("producer.paths", str(lines))
             .option("process", "tests.sink_jobs:numbers")
-            .option("slots", 1)
+            .option("tasks", 1)
             .load()
             .writeStream.foreachBatch(collect)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -222,7 +222,7 @@ def numbers_of(spark: SparkSession, place: Path, name: str, **options: object) -
 
     source = spark.readStream.format("flowctl").schema("n long, twice long")
     letters = place / "letters"
-    for option, value in {"name": name, "dead_letter": letters, "slots": 1, **options}.items():
+    for option, value in {"name": name, "dead_letter": letters, "tasks": 1, **options}.items():
         source = source.option(option, str(value))
     written = source.load().writeStream.foreachBatch(collect)
     written = written.option("checkpointLocation", str(place / name))

@@ -11,7 +11,7 @@ from flowctl.config import Settings
 from flowctl.core.records import Checkpoint, Record
 from flowctl.ports import SourceChunk
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology
+from flowctl_storm import Collector, Input, LocalStages, Topology
 from tests.runtime_parts import Witness
 
 VALUE = b"x" * (1 << 20)
@@ -81,11 +81,11 @@ def test_full_queues_all_around_come_loose(strategy: str, caplog: pytest.LogCapt
 def _settings(strategy: str) -> Settings:
     return Settings().with_overrides(
         {
-            "window.policy": "fixed",
-            "window.initial": 16,
-            "tuple.bytes_max": 1 << 20,
-            "wait.spout_strategy": strategy,
-            "wait.bolt_strategy": strategy,
-            "wait.backpressure_strategy": strategy,
+            "lab.window.policy": "fixed",
+            "lab.window.initial": 16,
+            "lab.tuple.bytes_max": 1 << 20,
+            "lab.wait.spout_strategy": strategy,
+            "lab.wait.bolt_strategy": strategy,
+            "lab.wait.backpressure_strategy": strategy,
         }
     )

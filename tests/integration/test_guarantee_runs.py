@@ -150,7 +150,7 @@ def test_one_tuple_a_call_and_what_was_done_before_does_not_count() -> None:
     store = MemoryCheckpointStore()
     state = PartitionCheckpoint(2, 2, (AckedRange(4, 5, 2), AckedRange(7, 7, 1)))
     store.save("job", Checkpoint({"p": state}), epoch=store.acquire("job"))
-    one = {"tuple.records_max": 1, "window.policy": "fixed", "window.initial": 9}
+    one = {"tuple.records_max": 1, "lab.window.policy": "fixed", "lab.window.initial": 9}
     hand = ManualSpout(
         name="job",
         producer=ListProducer(9),

@@ -22,7 +22,6 @@ from flowctl import FlowControlSpout, LocalBolts
 from flowctl.core.records import Record
 from flowctl.ports import SourceChunk
 from flowctl_files import JsonLinesDeadLetter
-from flowctl_redis import RedisCheckpointStore
 
 EVIL = EVIL_TEXT
 
@@ -54,7 +53,6 @@ spout = FlowControlSpout(
     name="job",
     producer=Producer(),
     bolts=LocalBolts(process, count=2),
-    checkpoint=RedisCheckpointStore(),
     dead_letter=JsonLinesDeadLetter("dead.jsonl") if os.environ.get("LETTERS") else None,
 )
 """.replace("EVIL_TEXT", repr(EVIL))
@@ -153,7 +151,7 @@ def test_arguments_and_jobs(place: Path) -> None:
     flowctl(place, "run", f"job.py:{EVIL}", code=2)
     flowctl(place, "run", "job.py", "--set", EVIL, code=2)
     flowctl(place, "run", "job.py", "--set", f"{EVIL}=1", code=2)
-    flowctl(place, "run", "job.py", "--set", f"window.policy={EVIL}", code=2)
+    flowctl(place, "run", "job.py", "--set", f"lab.window.policy={EVIL}", code=2)
     flowctl(place, "run", "job.py", "--bolts", EVIL, code=2)
     flowctl(place, EVIL, code=2)
     said = flowctl(place, "run", "job.py:broken", code=1)
@@ -163,9 +161,8 @@ def test_arguments_and_jobs(place: Path) -> None:
 FILES = """
 from flowctl import FlowControlSpout, LocalBolts
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
 spout = FlowControlSpout(
-    name="files", producer=TextLines("*.log"), checkpoint=RedisCheckpointStore(),
+    name="files", producer=TextLines("*.log"),
     bolts=LocalBolts(lambda batch: None, count=1),
 )
 """

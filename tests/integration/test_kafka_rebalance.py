@@ -106,7 +106,7 @@ def test_a_second_driver_takes_over_half_and_gives_it_back(
 ) -> None:
     """With room for 200 records the reader waits nearly all the time, and must not be put out."""
     topic = f"shared-{mode}-{room}"
-    settings = {"buffer.records_max": room}
+    settings = {"lab.buffer.records_max": room}
     take_over(
         kafka,
         topic,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from group_parts import Member, take_over, topic_of_group
 
 from flowctl.config import Settings
-from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
+from flowctl_storm import Collector, Input, LocalStages, Topology, TopologyReport
 from tests.kafka_parts import MockKafka
 
 RECORDS = 8_000

@@ -28,8 +28,7 @@ def finish(batch):
         (todo / record.value).unlink()
 
 still_to_do = sorted(path.name for path in todo.iterdir())
-spout = FlowControlSpout(name="todo", producer=still_to_do, bolts=LocalBolts(finish, count=2),
-                         checkpoint=RedisCheckpointStore())
+spout = FlowControlSpout(name="todo", producer=still_to_do, bolts=LocalBolts(finish, count=2))
 """
 VALUES = 1_000
 

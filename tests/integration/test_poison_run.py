@@ -18,7 +18,6 @@ import os
 
 from flowctl import FlowControlSpout, LocalBolts
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
 from flowctl_sql import SqlSink
 
 POISON = set() if os.path.exists("mended") else {str(n) for n in <POISON>}
@@ -48,7 +47,6 @@ spout = FlowControlSpout(
     name="poison",
     producer=TextLines("lines.txt"),
     bolts=LocalBolts(load, count=4),
-    checkpoint=RedisCheckpointStore(),
 )
 """
 

@@ -19,8 +19,8 @@ from flowctl.bolts.worker import FlowControlBolt
 from flowctl.core.messages import Ack, Heartbeat
 from flowctl.errors import ConfigError, FencedError, RetryLater
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import LocalStages, Topology
 from flowctl.wire.frames import Dying
+from flowctl_storm import LocalStages, Topology
 from tests.runtime_parts import ListProducer
 
 

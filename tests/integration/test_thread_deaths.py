@@ -21,9 +21,9 @@ from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.run import Run
 from flowctl.runtime.sender import SpoutLoop
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import LocalStages, Topology
 from flowctl.wire import handshake_pool
 from flowctl.wire.pending_handshakes import PendingPeer
+from flowctl_storm import LocalStages, Topology
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer, Witness
 

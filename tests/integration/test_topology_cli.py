@@ -20,9 +20,8 @@ from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED
 LINES = 3_000
 JOB = """
 import os, time
-from flowctl.topology import Topology
+from flowctl_storm import Topology
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
 
 PLACE = os.path.dirname(os.path.abspath(__file__))
 
@@ -36,16 +35,16 @@ def store(row, out):
 
 def stages():
     if ON_SPARK:
-        from pyspark_flowctl import SparkStages
+        from flowctl_storm import SparkStages
         return SparkStages()
-    from flowctl.topology import LocalStages
+    from flowctl_storm import LocalStages
     return LocalStages()
 
 topology = Topology("visits")
 topology.spout("lines", TextLines(os.path.join(PLACE, "in.log")))
 topology.bolt("parse", parse, count=2).shuffle("lines")
 topology.bolt("store", store, count=2).fields("parse", "n")
-job = topology.job(stages(), checkpoint=RedisCheckpointStore(data_dir="redis"))
+job = topology.job(stages())
 """
 
 

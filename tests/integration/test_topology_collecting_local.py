@@ -11,7 +11,7 @@ import pytest
 from flowctl.errors import ProcessError, SourceError
 from flowctl.ports import SourceChunk
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Input, LocalStages, ManualCollector, Topology
+from flowctl_storm import Input, LocalStages, ManualCollector, Topology
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers, passing
 
@@ -162,7 +162,7 @@ def test_ticks_come_while_nothing_else_does() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_on_spark_what_was_collected_is_emitted_at_the_end(spark: Any, tmp_path: Path) -> None:
-    from pyspark_flowctl import SparkStages
+    from flowctl_storm import SparkStages
 
     place = str(tmp_path)
 

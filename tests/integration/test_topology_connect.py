@@ -27,8 +27,7 @@ def run_on_connect(place: Path) -> None:
     from pyspark.sql import SparkSession
 
     from flowctl.testing.stores import MemoryCheckpointStore
-    from flowctl.topology import Collector, Input, Topology
-    from pyspark_flowctl import SparkStages
+    from flowctl_storm import Collector, Input, SparkStages, Topology
     from pyspark_flowctl.java import ensure_java
     from tests.topology_driver import Numbers
 

@@ -15,7 +15,7 @@ from flowctl.config import Settings
 from flowctl.core.events import FlowEvent, TreesHeldUp
 from flowctl.runtime.launch import Interrupted
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import (
+from flowctl_storm import (
     Batched,
     Collector,
     Input,
@@ -23,7 +23,7 @@ from flowctl.topology import (
     ManualCollector,
     TopologyReport,
 )
-from flowctl.topology.hub import calls
+from flowctl_storm.hub import calls
 from tests.listener_parts import Letters
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers, Topology

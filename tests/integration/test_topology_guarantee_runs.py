@@ -12,7 +12,7 @@ from flowctl.config import Settings
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.run import Run
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
+from flowctl_storm import Collector, Input, LocalStages, Topology, TopologyReport
 from tests.topology_driver import topology
 
 MODE = "guarantee.mode"

@@ -17,7 +17,8 @@ from flowctl.config import Settings
 from flowctl.core.events import TupleDeadLettered, TupleDropped
 from flowctl.errors import ProcessError
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import (
+from flowctl_files import JsonLinesDeadLetter, TextLines
+from flowctl_storm import (
     Collector,
     Input,
     LocalStages,
@@ -25,7 +26,6 @@ from flowctl.topology import (
     Topology,
     TopologyReport,
 )
-from flowctl_files import JsonLinesDeadLetter, TextLines
 from tests.listener_parts import Letters, Log
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers
@@ -171,7 +171,7 @@ class Dying:
 
     def run(self, mode: str) -> TopologyReport:
         # Small windows: a death costs what its bolt holds, and much should be left to die at.
-        small = {"tuple.records_max": 20, "window.max": 3, "checkpoint.interval_s": 0.05}
+        small = {"tuple.records_max": 20, "lab.window.max": 3, "checkpoint.interval_s": 0.05}
         settings = Settings().with_overrides({"guarantee.mode": mode, **small})
         return self.topology.run(
             LocalStages(), checkpoint=self.store, settings=settings, view=self.view
@@ -252,8 +252,8 @@ class LongRunning:
 
     def run(self) -> TopologyReport:
         # A bolt holds one record: none waits behind the long one.  No copy of it either.
-        alone = {"tuple.records_max": 1, "window.policy": "fixed", "window.initial": 1}
-        others = {"timeout.heartbeat_s": 0.05, "hedge.enabled": False}
+        alone = {"tuple.records_max": 1, "lab.window.policy": "fixed", "lab.window.initial": 1}
+        others = {"lab.timeout.heartbeat_s": 0.05, "hedge.enabled": False}
         return self.topology.run(
             LocalStages(),
             checkpoint=MemoryCheckpointStore(),

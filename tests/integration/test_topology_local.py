@@ -14,8 +14,8 @@ from flowctl.config import Settings
 from flowctl.core.records import Checkpoint
 from flowctl.errors import ConfigError, ProcessError
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
 from flowctl_files import TextLines
+from flowctl_storm import Collector, Input, LocalStages, Topology, TopologyReport
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers, topology
 
@@ -24,10 +24,10 @@ from tests.topology_driver import Numbers, topology
 ONCE = Settings().with_overrides(
     {
         "hedge.enabled": False,
-        "timeout.rto_first_s": 60.0,
-        "timeout.rto_min_s": 60.0,
-        "timeout.silence_s": 60.0,
-        "timeout.silence_max_s": 60.0,
+        "lab.timeout.rto_first_s": 60.0,
+        "lab.timeout.rto_min_s": 60.0,
+        "lab.timeout.silence_s": 60.0,
+        "lab.timeout.silence_max_s": 60.0,
         "timeout.end_after_s": None,
     }
 )

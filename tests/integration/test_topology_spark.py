@@ -16,8 +16,8 @@ import pytest
 
 from flowctl.config import Settings
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Batched, Collector, Input, Topology, TopologyJob, TopologyReport
-from flowctl.topology.hub.core import TopologyCore
+from flowctl_storm import Batched, Collector, Input, Topology, TopologyJob, TopologyReport
+from flowctl_storm.hub.core import TopologyCore
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers
 
@@ -149,7 +149,7 @@ def run_and_kill(
     pause_s: float = 0.0,
     **settings: Any,
 ) -> tuple[TopologyReport, Killer]:
-    from pyspark_flowctl import SparkStages
+    from flowctl_storm import SparkStages
 
     made = diamond(place, roots, pause_s)
     job = made.job(
@@ -216,7 +216,7 @@ def test_at_most_once_with_workers_killed_no_effect_is_doubled(spark: Any, tmp_p
 
 @pytest.mark.on_change("spark", "topology")
 def test_a_join_on_spark_holds_over_the_death_of_its_worker(spark: Any, tmp_path: Path) -> None:
-    from pyspark_flowctl import SparkStages
+    from flowctl_storm import SparkStages
 
     place, tell = str(tmp_path), telling(tmp_path)
 

@@ -17,14 +17,14 @@ from flowctl.core.records import Checkpoint
 from flowctl.errors import ProcessError
 from flowctl.instrumentation.hooks import TaskHook
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology, TopologyReport
-from flowctl.topology.hub.roots import RootEnd
+from flowctl_storm import Collector, Input, LocalStages, Topology, TopologyReport
+from flowctl_storm.hub.roots import RootEnd
 from tests.runtime_parts import Witness
 from tests.topology_driver import Numbers, passing
 from tests.watch_parts import CountingHook, Totals, three_stages
 
 # A copy at the end, or of what expired on a busy machine, would be counted as well.
-ONCE = {"hedge.enabled": "false", "timeout.rto_first_s": "60", "timeout.rto_min_s": "60"}
+ONCE = {"hedge.enabled": "false", "lab.timeout.rto_first_s": "60", "lab.timeout.rto_min_s": "60"}
 
 
 def run(made: Topology, overrides: dict[str, Any], **arguments: Any) -> TopologyReport:
@@ -103,7 +103,7 @@ def test_a_hook_that_raises_fails_its_input_and_nothing_is_lost() -> None:
     made.bolt("a", passing, hooks=[Raising]).shuffle("s")
     made.bolt("b", lambda given, out: got.update([given.value])).shuffle("a")
     made.metrics(totals)
-    report = run(made, {"retry.backoff_first_s": "0.01", "metrics.sample_one_in": "1"})
+    report = run(made, {"retry.backoff_first_s": "0.01", "lab.metrics.sample_one_in": "1"})
     assert report.trees is not None
     assert (report.trees.complete, report.trees.failed) == (500, 10)
     assert got == dict.fromkeys(range(1, 501), 1)

@@ -13,7 +13,7 @@ import pytest
 from flowctl.config import Settings
 from flowctl.instrumentation.hooks import TaskHook
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input
+from flowctl_storm import Collector, Input
 from tests.runtime_parts import Witness
 from tests.watch_parts import Totals, three_stages
 
@@ -42,7 +42,7 @@ class FileHook(TaskHook):
 
 @pytest.mark.req("S61", "S63", "S67", "S68")
 def test_hooks_and_figures_of_workers_are_exact(spark: Any, tmp_path: Path) -> None:
-    from pyspark_flowctl import SparkStages
+    from flowctl_storm import SparkStages
 
     records = 2_000
 
@@ -59,7 +59,7 @@ def test_hooks_and_figures_of_workers_are_exact(spark: Any, tmp_path: Path) -> N
         checkpoint=MemoryCheckpointStore(),
         # A copy of what is late on a busy machine would be counted as well.
         settings=Settings().with_overrides(
-            {"hedge.enabled": "false", "timeout.rto_first_s": 60, "timeout.rto_min_s": 60}
+            {"hedge.enabled": "false", "lab.timeout.rto_first_s": 60, "lab.timeout.rto_min_s": 60}
         ),
         view=Witness(),
     )

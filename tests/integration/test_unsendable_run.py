@@ -9,8 +9,8 @@ from typing import Any
 from dlq_parts import spout
 
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology
 from flowctl_files import FileDeadLetter
+from flowctl_storm import Collector, Input, LocalStages, Topology
 from tests.runtime_parts import ListProducer
 
 

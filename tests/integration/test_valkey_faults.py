@@ -20,7 +20,7 @@ from redis.retry import Retry
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, FlowctlError
 from flowctl_redis import RedisCheckpointStore
-from flowctl_redis.binary import find_binary
+from flowctl_redis.embedded import find_binary
 
 _SECRET = "s3kret-w0rd"
 
@@ -37,7 +37,7 @@ class Server:
         assert binary is not None
         durable = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
         self.process = subprocess.Popen(
-            [binary.path, "--port", str(self.port), "--dir", self.directory, *durable, *options],
+            [binary, "--port", str(self.port), "--dir", self.directory, *durable, *options],
             stdout=subprocess.DEVNULL,
         )
         probe = redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0))

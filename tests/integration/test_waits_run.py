@@ -44,7 +44,7 @@ class Pausing(ListProducer):
 
 def settings(strategy: str, **others: object) -> Settings:
     situations = ("spout", "bolt", "backpressure")
-    named = {f"wait.{situation}_strategy": strategy for situation in situations}
+    named = {f"lab.wait.{situation}_strategy": strategy for situation in situations}
     return Settings().with_overrides({**named, **others, "tuple.records_max": 1})
 
 
@@ -88,7 +88,7 @@ def test_slow_bolts_are_what_the_spout_waits_for(strategy: str) -> None:
         strategy,
         ListProducer(40),
         lambda batch: slow.wait(0.05) and None,
-        **{"window.policy": "fixed", "window.initial": 1},
+        **{"lab.window.policy": "fixed", "lab.window.initial": 1},
     )
     assert waits.backpressure_s > 5 * (waits.no_input_s + waits.max_pending_s)
     assert waits.last_tuples_s > 0.02, "the last call"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowctl.testing.stores import MemoryCheckpointStore
-from tests.walk import ACK, STEPS, Trace, trace_a_run
+from tests.walk import ACK, RECORDS, STEPS, Trace, files_of, trace_a_run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def full(name: str) -> str:
 
 def test_a_run_passes_each_file_that_is_told(trace: Trace) -> None:
     for name in told() - NOT_CALLED.keys():
-        assert any(path.startswith(full(name)) for path in trace.files), name
+        assert any(path.startswith(full(name)) for path in trace.entered), name
 
 
 def test_each_file_that_tuples_and_acks_pass_is_told(trace: Trace) -> None:
@@ -52,3 +52,13 @@ def test_an_ack_calls_nobody_who_waits_for_it(trace: Trace) -> None:
     """A core file that calls back into its caller can't be read by itself."""
     assert trace.crossings >= trace.steps[ACK] > 0
     assert trace.returns < trace.steps[ACK] / 2
+
+
+def test_few_files_are_entered_on_each_walk(trace: Trace, tmp_path: Path) -> None:
+    """Who follows an ack, a record or a row of ``flow_sink`` opens so many files at most.
+
+    Those of ranges and ``apply`` contain what a clock calls, so their number is not exact.
+    """
+    assert len(trace.walk()[ACK]) <= 12
+    assert len(trace.files(RECORDS)) <= 40
+    assert len(files_of("a row of flow_sink", tmp_path)) <= 26

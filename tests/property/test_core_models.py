@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from flowctl.core.cost import ServiceModel
 from flowctl.core.ledger import PartitionLedger
 from flowctl.core.positions import encode, show
 from flowctl.core.rangeset import RangeSet
 from flowctl.core.records import Position, Record
-from flowctl.core.service import ServiceModel
 from flowctl.core.settings import WindowSettings
 from flowctl.core.window import AckSample, make_policy
 from flowctl.errors import JobError

@@ -14,16 +14,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from flowctl.config import name_of
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.messages import Emission
 from flowctl.core.settings import PolicyName
 from flowctl.core.state import Liveness
-from flowctl.simulation.engine import Simulation
-from flowctl.simulation.network import Sending
-from flowctl.simulation.policies import settings_of
-from flowctl.simulation.scenario import Bursts, Death, Freeze, Loss, Scenario, Sink, Slow
-from flowctl.simulation.simulated_spout import SimSpout
 from flowctl.testing.invariants import check
+from flowctl_lab.simulation.engine import Simulation
+from flowctl_lab.simulation.network import Sending
+from flowctl_lab.simulation.policies import settings_of
+from flowctl_lab.simulation.scenario import Bursts, Death, Freeze, Loss, Scenario, Sink, Slow
+from flowctl_lab.simulation.simulated_spout import SimSpout
 
 pytestmark = pytest.mark.on_change()
 
@@ -79,14 +80,14 @@ SCENARIOS = st.builds(
 )
 RULES = st.fixed_dictionaries(
     {
-        "timeout.rule": st.sampled_from(["signs", "signs", "clock"]),
-        "timeout.rto_first_s": st.just(3.0),
-        "timeout.rto_min_s": st.just(0.2),
-        "timeout.rto_max_s": _times(8.0, 60.0),
+        "lab.timeout.rule": st.sampled_from(["signs", "signs", "clock"]),
+        "lab.timeout.rto_first_s": st.just(3.0),
+        "lab.timeout.rto_min_s": st.just(0.2),
+        "lab.timeout.rto_max_s": _times(8.0, 60.0),
         "hedge.enabled": st.booleans(),
-        "dispatch.sink_guard": st.just(True),
-        "dispatch.choice": st.sampled_from(["auto", "least_completion", "round_robin"]),
-        "window.max": st.sampled_from([3, 256]),
+        "lab.dispatch.sink_guard": st.just(True),
+        "lab.dispatch.choice": st.sampled_from(["auto", "least_completion", "round_robin"]),
+        "lab.window.max": st.sampled_from([3, 256]),
     }
 )
 
@@ -170,9 +171,9 @@ def drawn(**fields: Any) -> Scenario:
 
 def rules_of(**values: Any) -> dict[str, Any]:
     timeout = {"rto_first_s": 3.0, "rto_min_s": 0.2, "rto_max_s": 8.0}
-    overrides = {f"timeout.{name}": value for name, value in timeout.items()}
-    overrides |= {"window.max": 3, "hedge.enabled": False}
-    return overrides | {name.replace("_", ".", 1): value for name, value in values.items()}
+    overrides = {f"lab.timeout.{name}": value for name, value in timeout.items()}
+    overrides |= {"lab.window.max": 3, "hedge.enabled": False}
+    return overrides | {name_of(*name.split("_", 1)): value for name, value in values.items()}
 
 
 LOSSY = Loss((0, 1, 2), 0.1)

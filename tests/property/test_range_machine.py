@@ -32,12 +32,12 @@ from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
 from flowctl.core.settings import CoreSettings
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.ranges.run import RangeRun
-from flowctl.simulation.scenario import Scenario
-from flowctl.simulation.workload import Workload
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.range_invariants import check_ranges
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.ranges.run import RangeRun
+from flowctl_lab.simulation.scenario import Scenario
+from flowctl_lab.simulation.workload import Workload
 from tests.range_world import RangeBolt, Said, Source
 
 pytestmark = pytest.mark.on_change()

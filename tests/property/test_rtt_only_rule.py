@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowctl.core.service import ServiceModel
+from flowctl.core.cost import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.window import AckSample, make_policy
 

@@ -36,7 +36,7 @@ from flowctl.range_ports import RangeProducer
 from flowctl.runtime.manual import ManualSpout
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl_files import ParquetRanges, ParquetRows, TextLines, TextRanges, _reader, _text_blocks
+from flowctl_files import ParquetRanges, ParquetRows, TextLines, TextRanges, _text_blocks
 from flowctl_sql import SqlRanges
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -89,7 +89,7 @@ class ByValue:
 
     def live(self, given: list[Row], steps: float) -> None:
         producer, chance = self.make(), self.chance
-        small = {"tuple.records_max": chance.choice([1, 3, 100]), "window.initial": 3}
+        small = {"tuple.records_max": chance.choice([1, 3, 100]), "lab.window.initial": 3}
         spout = ManualSpout(
             name="job",
             producer=producer,
@@ -208,7 +208,6 @@ def place(block_bytes: int = 1 << 16) -> Iterator[Path]:
         tempfile.TemporaryDirectory() as folder,
         patch.object(_text_blocks, "BLOCK_BYTES", block_bytes),
         patch.object(_text_blocks, "_REST_BYTES", max(1, block_bytes // 4)),
-        patch.object(_reader, "_BLOCK_BYTES", block_bytes),
     ):
         yield Path(folder)
 

@@ -22,7 +22,7 @@ ROOTS = 60
 PARTS = 3  # offered and committed one after the other
 TREE_TIMEOUT_S = 20.0
 # The document's letter: a tuple expires on the clock, so that acks of expired ones come late.
-EXPIRING = {"timeout.rule": "clock", "timeout.rto_first_s": 1.0}
+EXPIRING = {"lab.timeout.rule": "clock", "lab.timeout.rto_first_s": 1.0}
 
 
 class World:

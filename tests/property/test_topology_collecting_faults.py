@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowctl.topology import Input, ManualCollector
+from flowctl_storm import Input, ManualCollector
 from tests.property.test_topology_faults import NO_EXPIRY, ROOTS, drive
 from tests.topology_driver import Hub
 from tests.topology_pieces import Pieces

@@ -16,7 +16,11 @@ pytestmark = pytest.mark.on_change("topology")
 
 ROOTS = 60
 # Bolts here send no heartbeats, and tuples wait for long: without this they would be sent twice.
-NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
+NO_EXPIRY = {
+    "lab.timeout.rto_first_s": 1e5,
+    "lab.timeout.rto_min_s": 1e5,
+    "lab.timeout.rto_max_s": 1e6,
+}
 
 
 def drive(pieces: Pieces, kills: float, **overrides: Any) -> Hub:

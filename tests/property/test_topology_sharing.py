@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 
 from flowctl.core.events import PartitionTakenAway
 from flowctl.core.records import PartitionCheckpoint, Position, Record
-from flowctl.topology import Collector, Input
+from flowctl_storm import Collector, Input
 from tests.topology_driver import Hub, passing, topology
 
 pytestmark = pytest.mark.on_change("topology")
 
 PARTITIONS = ("p", "q")
 RECORDS = 40  # of each
-NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
+NO_EXPIRY = {
+    "lab.timeout.rto_first_s": 1e5,
+    "lab.timeout.rto_min_s": 1e5,
+    "lab.timeout.rto_max_s": 1e6,
+}
 
 
 class Shared:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowctl.core.service import ServiceModel
+from flowctl.core.cost import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, make_policy
-from flowctl.core.window.baselines import ArcWindow
 from flowctl.core.window.policy import WindowPolicy
+from flowctl_lab.baselines import ArcWindow
 
 pytestmark = pytest.mark.on_change()
 

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from flowctl.core.events import FlowEvent
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.engine import Outcome, Simulation
-from flowctl.simulation.policies import settings_of
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.engine import Outcome, Simulation
+from flowctl_lab.simulation.policies import settings_of
 
 E = TypeVar("E", bound=FlowEvent)
 BASE = CATALOGUE["homog"]

@@ -28,7 +28,7 @@ from tests.listener_parts import Letters
 
 ROWS = Path(__file__).parent / "snapshots" / "cost_rows.md"
 _SEEDS: Final = range(5)
-_NOISE: Final = 0.15  # the times of equal batches differ by this; measured, see batch_time.py
+_NOISE: Final = 0.15  # the times of equal batches differ by this; measured, see core/cost.py
 
 
 class Cost(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.records import Checkpoint
-from flowctl.simulation.policies import STATIC, known
-from flowctl.simulation.scenario import Slow
+from flowctl_lab.simulation.policies import STATIC, known
+from flowctl_lab.simulation.scenario import Slow
 from tests.core_driver import Driver
 from tests.simulation.simulation_runs import run, said
 

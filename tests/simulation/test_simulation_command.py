@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from flowctl.cli.main import main
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.gates import judge
-from flowctl.simulation.report import headline, markdown, rows_of, text_table
-from flowctl.simulation.scenario import Gate
-from flowctl.simulation.sweep import Job, jobs_of, run_job, run_jobs
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.gates import judge
+from flowctl_lab.simulation.report import headline, markdown, rows_of, text_table
+from flowctl_lab.simulation.scenario import Gate
+from flowctl_lab.simulation.sweep import Job, jobs_of, run_job, run_jobs
 from tests.simulation.simulation_runs import run
 
 _STEP = Path(__file__).parents[2] / "docs" / "images" / "step.svg"
@@ -81,10 +81,10 @@ def test_the_table_names_gates_and_the_command_that_repeats(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["simulate", "drain", "--policy", "fixed:16", "--seeds", "1", "--jobs", "1"]
-    assert main([*arguments, "--set", "window.step=2"]) == 0
+    assert main([*arguments, "--set", "lab.window.step=2"]) == 0
     out = capsys.readouterr().out
     assert "missed: E" in out
-    assert "flowctl simulate drain --policy fixed:16 --seeds 1 --set window.step=2" in out
+    assert "flowctl simulate drain --policy fixed:16 --seeds 1 --set lab.window.step=2" in out
     assert main([*arguments, "--check"]) == 1
 
 
@@ -157,6 +157,6 @@ def test_a_defect_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyPa
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("flowctl.simulation.sweep.simulate", broken)
+    monkeypatch.setattr("flowctl_lab.simulation.sweep.simulate", broken)
     with pytest.raises(Exception, match="flowctl simulate drain --policy aiad --seeds 7"):
         run_job(Job("drain", "aiad", 7))

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flowctl.simulation.curves import sparklines, svg
+from flowctl_lab.simulation.curves import sparklines, svg
 from tests.simulation.simulation_runs import run
 
 pytestmark = pytest.mark.on_change()

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.engine import Outcome, simulate
-from flowctl.simulation.policies import settings_of
-from flowctl.simulation.scenario import Death
+from flowctl.config import name_of
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.engine import Outcome, simulate
+from flowctl_lab.simulation.policies import settings_of
+from flowctl_lab.simulation.scenario import Death
 from tests.simulation.simulation_runs import run, said
 
 # They are about other rules; the control report holds what the product's own does.
@@ -26,7 +27,7 @@ FEW = 8_000
 def with_settings(name: str, policy: str, tuples: int, **values: Any) -> Outcome:
     """Run a part of a scenario with settings changed, as ``window_threshold_s``."""
     scenario = msgspec.structs.replace(CATALOGUE[name], tuples=tuples)
-    overrides = {key.replace("_", ".", 1): value for key, value in values.items()}
+    overrides = {name_of(*key.split("_", 1)): value for key, value in values.items()}
     return simulate(scenario, settings_of(policy, scenario, overrides), 1)
 
 

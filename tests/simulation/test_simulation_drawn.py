@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from flowctl.cli.main import main
 from flowctl.config import Settings
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.engine import Simulation
-from flowctl.simulation.generated import declaration, generate, names, scenario_of
-from flowctl.simulation.policies import settings_for
-from flowctl.simulation.scenario import Death, Loss, Scenario, Sink
-from flowctl.simulation.yardsticks import CHUNKS, best_fixed_s
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.engine import Simulation
+from flowctl_lab.simulation.generated import declaration, generate, names, scenario_of
+from flowctl_lab.simulation.policies import settings_for
+from flowctl_lab.simulation.scenario import Death, Loss, Scenario, Sink
+from flowctl_lab.simulation.yardsticks import CHUNKS, best_fixed_s
 
 pytestmark = pytest.mark.on_change()
 

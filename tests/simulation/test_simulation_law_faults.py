@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.engine import Outcome, simulate
-from flowctl.simulation.policies import settings_of
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.engine import Outcome, simulate
+from flowctl_lab.simulation.policies import settings_of
 
 pytestmark = pytest.mark.on_change()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.ranges.run import RangeOutcome, RangeRun
-from flowctl.simulation.scenario import Scenario
-from flowctl.simulation.workload import Workload
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.ranges.run import RangeOutcome, RangeRun
+from flowctl_lab.simulation.scenario import Scenario
+from flowctl_lab.simulation.workload import Workload
 
 pytestmark = pytest.mark.on_change()
 

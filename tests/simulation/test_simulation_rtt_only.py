@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.gates import judge
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.gates import judge
 from tests.simulation.simulation_runs import run
 
 pytestmark = pytest.mark.on_change()

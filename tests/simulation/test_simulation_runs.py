@@ -18,9 +18,9 @@ from flowctl.core.events import (
     TupleLost,
 )
 from flowctl.core.messages import Ack
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.scenario import Bursts, Death, Freeze, Loss, Scenario, Slow
 from flowctl.testing.invariants import check
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.scenario import Bursts, Death, Freeze, Loss, Scenario, Slow
 from tests.simulation.simulation_runs import events, run, said
 
 pytestmark = pytest.mark.on_change()

@@ -9,8 +9,8 @@ import fakeredis
 import pytest
 
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Sums, WorkerReport
-from flowctl.simulation.target_catalogue import ROWS
-from flowctl.simulation.target_place import Place
+from flowctl_lab.simulation.target_catalogue import ROWS
+from flowctl_lab.simulation.target_place import Place
 from flowctl_redis.targets import RedisExchange
 
 pytestmark = pytest.mark.on_change()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flowctl.simulation.bolt_queue import BoltQueue
-from flowctl.simulation.network import Sending
-from flowctl.simulation.scenario import Pauses
+from flowctl_lab.simulation.bolt_queue import BoltQueue
+from flowctl_lab.simulation.network import Sending
+from flowctl_lab.simulation.scenario import Pauses
 from tests.simulation.simulation_runs import run, said
 
 pytestmark = pytest.mark.on_change()

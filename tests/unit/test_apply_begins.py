@@ -17,6 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from flowctl.bolts.batch import Batch
+from flowctl.delivery.options import for_apply
 from flowctl.errors import ConfigError, FlowctlError, UnrunnableError
 from flowctl_apply import Applied, apply_parquet
 from flowctl_apply._job import Input, Job
@@ -65,12 +66,21 @@ def spark_door(place: Path, **options: Any) -> Any:
     return apply(str(place / "in"), same, **given)
 
 
+def test_without_a_checkpoint_its_results_are_all_that_is_kept(place: Path) -> None:
+    """A checkpoint elsewhere would count rows whose results were removed with ``out``."""
+    assert ids(run(place)) == [1, 2, 3]
+    assert not Path(os.environ["FLOWCTL_CHECKPOINTS"]).exists()
+    shutil.rmtree(place / "out")
+    again = run(place)
+    assert (ids(again), again.was_done) == ([1, 2, 3], False)
+
+
 @pytest.mark.parametrize("door", [run, spark_door])
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"budget": 1}, "budget: is not a parameter"),
-        ({"target": "llm"}, "target: is not a parameter.*bolts, .*dead_letter"),
+        ({"budget": 1}, "budget: is about a target"),
+        ({"rows_max": 1}, "rows_max: is not a parameter.*schema, .*target, .*bolts"),
         ({"bolts": 0}, "bolts: 0 is not a count"),
         ({"bolts": "two"}, "bolts: 'two' is not a count"),
         ({"slots": 0}, "slots: 0 is not a count"),
@@ -78,7 +88,7 @@ def spark_door(place: Path, **options: Any) -> Any:
         ({"files": "3"}, "files: '3' is not a count"),
         ({"mode": "overwrite"}, "mode: 'overwrite' is not known"),
         ({"checkpoint": "localhost"}, "checkpoint: "),
-        ({"dead_letter": "letters"}, "dead_letter: str is not a dead letter"),
+        ({"dead_letter": 7}, "dead_letter: int is not a dead letter"),
         ({"settings": {"window.maxx": 3}}, "window.maxx"),
         ({"view": "loud"}, "view: 'loud' is not a view"),
     ],
@@ -183,6 +193,7 @@ def test_a_job_that_goes_on_with_the_copy_of_an_earlier_dataframe_says_so(place:
     begun = job().begin(given("one"))
     with pytest.warns(RuntimeWarning, match="scores goes on with the copy .* earlier DataFrame"):
         assert job(keep_results=True).begin(given("two")) == begun
-    run_job(job(), given("one"), {"bolts": 1, "view": "off"})
+    run_job(job(), given("one"), for_apply("scores", {"bolts": 1, "view": "off"}))
     with pytest.warns(RuntimeWarning, match="scores was finished with an earlier DataFrame"):
-        run_job(job(keep_results=True), given("two"), {"bolts": 1, "view": "off"})
+        options = for_apply("scores", {"bolts": 1, "view": "off"})
+        run_job(job(keep_results=True), given("two"), options)

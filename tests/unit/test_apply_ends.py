@@ -22,6 +22,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.cli.main import cli
 from flowctl.config import CheckpointSettings, Settings
 from flowctl.core.records import Checkpoint
+from flowctl.delivery.options import for_apply
 from flowctl.errors import ConfigError, FencedError, FlowctlError, UnrunnableError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
@@ -75,9 +76,8 @@ def run(
         return made
 
     given = Input(str(source), [str(source)])
-    return run_job(
-        job, given, {"bolts": 2, "settings": FAST, "view": "off", "files": 1}, merge=merge
-    )
+    options = for_apply("scores", {"bolts": 2, "settings": FAST, "view": "off", "files": 1})
+    return run_job(job, given, options, merge=merge)
 
 
 def ids(applied: Applied) -> list[int]:
@@ -285,7 +285,8 @@ def copying(out: Path, hook: Hook, start: int = 0) -> Input:
 
 def run_copy(out: Path, hook: Hook = int, fn: Callable[..., Any] = same) -> Applied:
     job = Job(fn, SCHEMA, name="scores", out=str(out))
-    return run_job(job, copying(out, hook), {"bolts": 2, "settings": FAST, "view": "off"})
+    options = for_apply("j", {"bolts": 2, "settings": FAST, "view": "off"})
+    return run_job(job, copying(out, hook), options)
 
 
 def test_of_two_drivers_that_copy_the_input_both_read_the_copy_that_was_there_first(

@@ -15,14 +15,14 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.messages import Emission, Revoke
 from flowctl.core.records import Record, Span
 from flowctl.errors import WireError
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.machine import Machine
-from flowctl.simulation.network import Sending
-from flowctl.simulation.scenario import Loss
-from flowctl.simulation.sink import SharedSink
 from flowctl.wire.auth import MAGIC, NONCE_BYTES, PROOF_BYTES
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import Hello, Welcome
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.machine import Machine
+from flowctl_lab.simulation.network import Sending
+from flowctl_lab.simulation.scenario import Loss
+from flowctl_lab.simulation.sink import SharedSink
 from tests.benchmarks import control_trace
 from tests.benchmarks.control_cases import CASES, LEFT_OUT, SHIPPED, shortened
 from tests.benchmarks.control_faults import signals_of

@@ -18,7 +18,7 @@ from flowctl import FlowControlSpout, LocalBolts
 from flowctl.errors import ConfigError, UnrunnableError
 from flowctl.failure.callables import check_process, check_returned, is_async
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Batched, Topology
+from flowctl_storm import Batched, Topology
 from pyspark_flowctl import SparkBolts
 from tests.benchmarks.parts import MemoryProducer
 

@@ -79,7 +79,7 @@ def test_pure_tests_depend_on_all_that_they_import_wherever_they_do() -> None:
     helpers, modules = changes.imports_of("tests/simulation/test_simulation_runs.py")
     assert helpers == {"tests/simulation/simulation_runs.py"}
     found = {path.relative_to(ROOT).as_posix() for path in changes._product(modules, ROOT)}
-    assert {"flowctl/__init__.py", "flowctl/simulation/catalogue.py"} <= found
+    assert {"flowctl/__init__.py", "adapters/flowctl_lab/simulation/catalogue.py"} <= found
     assert "flowctl/core/end_of_input/shares.py" in found, "through others"
     assert "flowctl/core/window/aiad.py" in found, "imported in a function only"
     assert not {"flowctl/runtime/sender.py", "flowctl/cli/main.py"} & found

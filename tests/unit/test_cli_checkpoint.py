@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TypeAlias
 
 import fakeredis
 import pytest
 from click.testing import CliRunner, Result
 
-from flowctl import adapters
+from flowctl import FileCheckpointStore, adapters
 from flowctl.cli.checkpoint import SHOWN_MAX, checkpoint
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
 from flowctl.errors import ConfigError, FencedError, JobError
 from flowctl.instrumentation.summary import resume_line
 from flowctl_redis import RedisCheckpointStore
+
+_Store: TypeAlias = RedisCheckpointStore | FileCheckpointStore
 
 _CHECKPOINT = Checkpoint(
     {
@@ -31,27 +35,36 @@ _CHECKPOINT = Checkpoint(
 
 @pytest.fixture(autouse=True)
 def _epochs_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs begin at the server's time of day; here at 1, so that they can be compared."""
-    clock = SimpleNamespace(time=lambda: 0)
+    """Epochs begin at the time of day; here at 1, so that they can be compared."""
+    clock = SimpleNamespace(time=lambda: 0, time_ns=time.time_ns)
     monkeypatch.setattr("fakeredis.commands_mixins.server_mixin.time", clock)
+    monkeypatch.setattr("flowctl.runtime.memory_store.time", clock)
+
+
+@pytest.fixture(params=["files", "redis"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _Store:
+    """Job "etl" is saved, and the command looks into the same directory or (fake) server."""
+    store: _Store = FileCheckpointStore()
+    if request.param == "redis":
+        store = request.getfixturevalue("redis_store")
+    else:
+        monkeypatch.delenv("FLOWCTL_REDIS_URL", raising=False)
+    store.save("etl", _CHECKPOINT, epoch=store.acquire("etl"))
+    return store
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> RedisCheckpointStore:
-    """Job "etl" is saved, and the command talks to the same (fake) server."""
+def redis_store(monkeypatch: pytest.MonkeyPatch) -> RedisCheckpointStore:
     server = fakeredis.FakeServer()
 
     def make(url: str | None) -> RedisCheckpointStore:
         assert url == "redis://here"
         return RedisCheckpointStore(client=fakeredis.FakeRedis(server=server))
 
-    monkeypatch.setattr(
-        adapters, "load_adapter", lambda *_: SimpleNamespace(RedisCheckpointStore=make)
-    )
+    adapter = SimpleNamespace(RedisCheckpointStore=make)
+    monkeypatch.setattr("flowctl.runtime.parts.load_adapter", lambda *_: adapter)
     monkeypatch.setenv("FLOWCTL_REDIS_URL", "redis://here")
-    store = make("redis://here")
-    store.save("etl", _CHECKPOINT, epoch=store.acquire("etl"))
-    return store
+    return make("redis://here")
 
 
 def _run(*arguments: str, answer: str | None = None) -> Result:
@@ -64,7 +77,7 @@ def _failure(*arguments: str) -> ConfigError:
     return caught.value
 
 
-def test_show(store: RedisCheckpointStore) -> None:
+def test_show(store: _Store) -> None:
     lines = _run("show", "etl").output.splitlines()
     assert lines[0].startswith("etl · 5 729 records · 2 partitions · saved ")
     assert lines[0].endswith(" ago · epoch 1")
@@ -73,7 +86,7 @@ def test_show(store: RedisCheckpointStore) -> None:
     assert len(lines) == 4
 
 
-def test_show_json(store: RedisCheckpointStore) -> None:
+def test_show_json(store: _Store) -> None:
     tree = json.loads(_run("show", "etl", "--json").output)
     assert tree["epoch"] == 1 and tree["records"] == 5729
     assert tree["saved_at_unix_ms"] == store.inspect("etl").saved_at_unix_ms
@@ -84,7 +97,7 @@ def test_show_json(store: RedisCheckpointStore) -> None:
     }
 
 
-def test_redriven_letters_are_not_counted_twice(store: RedisCheckpointStore) -> None:
+def test_redriven_letters_are_not_counted_twice(store: _Store) -> None:
     redriven = {"redrive:1700000000000": PartitionCheckpoint(1, 2)}
     both = Checkpoint(dict(_CHECKPOINT.partitions) | redriven)
     store.save("etl", both, epoch=store.acquire("etl"))
@@ -94,28 +107,32 @@ def test_redriven_letters_are_not_counted_twice(store: RedisCheckpointStore) -> 
     assert resume_line(both) == resume_line(_CHECKPOINT)
 
 
-def test_show_an_unknown_job_names_those_there_are(store: RedisCheckpointStore) -> None:
+def test_show_an_unknown_job_names_those_there_are(store: _Store) -> None:
     error = _failure("show", "elt")
     assert "elt" in error.problem and "etl" in error.remedy and error.exit_code == 2
 
 
-def test_list(store: RedisCheckpointStore) -> None:
+def test_list(store: _Store) -> None:
     assert _run("list").output.startswith("etl  5 729 records · 2 partitions · saved ")
     store.clear("etl")
     assert _run("list").output == "No checkpoints.\n"
     assert json.loads(_run("list", "--json").output) == []
 
 
-def test_list_goes_on_past_an_unreadable_job(store: RedisCheckpointStore) -> None:
+def test_list_goes_on_past_an_unreadable_job(store: _Store) -> None:
     store.save("older", _CHECKPOINT, epoch=store.acquire("older"))
-    store._client.hset("flowctl:{older}", "schema", "9")
+    if isinstance(store, FileCheckpointStore):
+        path = store.directory / "older.checkpoint"
+        path.write_bytes(path.read_bytes().replace(b"checkpoint 1", b"checkpoint 9"))
+    else:
+        store._client.hset("flowctl:{older}", "schema", "9")
     rows = {row["job"]: row for row in json.loads(_run("list", "--json").output)}
     assert rows["etl"]["partitions"] == 2
     assert "version 9" in rows["older"]["error"]
     assert "version 9" in _run("list").output
 
 
-def test_rewind(store: RedisCheckpointStore) -> None:
+def test_rewind(store: _Store) -> None:
     result = _run("rewind", "etl", "--partition", "a.log", "--to", "[12000, 50]", "--yes")
     assert "12000:50" in result.output
     assert store.load("etl").partitions["a.log"] == PartitionCheckpoint((12000, 50))
@@ -127,7 +144,7 @@ def test_rewind(store: RedisCheckpointStore) -> None:
     assert store.load("etl").partitions["a.log"] == PartitionCheckpoint()
 
 
-def test_rewind_says_that_the_count_begins_again(store: RedisCheckpointStore) -> None:
+def test_rewind_says_that_the_count_begins_again(store: _Store) -> None:
     """Otherwise a job that is done counts fewer records than its source has, and says not why."""
     rewind = ("rewind", "etl", "--partition", "a.log", "--yes")
     assert "they count as 0" in _run(*rewind, "--to", "[12000, 50]").output
@@ -148,12 +165,12 @@ def test_rewind_says_that_the_count_begins_again(store: RedisCheckpointStore) ->
         (["elt", "--partition", "a.log", "--start"], "elt"),
     ],
 )
-def test_rewind_refuses(store: RedisCheckpointStore, arguments: list[str], says: str) -> None:
+def test_rewind_refuses(store: _Store, arguments: list[str], says: str) -> None:
     assert says in str(_failure("rewind", *arguments, "--yes"))
     assert store.load("etl") == _CHECKPOINT
 
 
-def test_clear(store: RedisCheckpointStore) -> None:
+def test_clear(store: _Store) -> None:
     assert "forgotten" in _run("clear", "etl", "--yes").output
     assert store.jobs() == []
     assert "Nothing was stored" in _run("clear", "etl", "--yes").output
@@ -161,7 +178,7 @@ def test_clear(store: RedisCheckpointStore) -> None:
 
 
 def test_clear_says_that_it_stops_a_driver_and_so_does_the_driver(
-    store: RedisCheckpointStore,
+    store: _Store,
 ) -> None:
     epoch = store.inspect("etl").epoch
     assert "etl is forgotten. A running driver will stop." in _run("clear", "etl", "--yes").stdout
@@ -178,14 +195,14 @@ def test_clear_says_that_it_stops_a_driver_and_so_does_the_driver(
     assert "will stop" not in _run("clear", "nobody", "--yes").stdout
 
 
-def test_a_misspelt_name_is_not_cleared_in_silence(store: RedisCheckpointStore) -> None:
+def test_a_misspelt_name_is_not_cleared_in_silence(store: _Store) -> None:
     assert _run("clear", "elt", "--yes").output == "Nothing was stored for elt. Known: etl.\n"
 
 
 @pytest.mark.parametrize(
     "command", [["clear", "etl"], ["rewind", "etl", "--partition", "a.log", "--start"]]
 )
-def test_it_asks_first(store: RedisCheckpointStore, command: list[str]) -> None:
+def test_it_asks_first(store: _Store, command: list[str]) -> None:
     refused = _run(*command, answer="n\n")
     assert "Nothing was changed" in refused.stderr
     assert store.load("etl") == _CHECKPOINT
@@ -196,21 +213,32 @@ def test_it_asks_first(store: RedisCheckpointStore, command: list[str]) -> None:
     assert store.load("etl") != _CHECKPOINT
 
 
-def test_no_server_is_started_only_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_directory_is_made_only_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLOWCTL_REDIS_URL", raising=False)
-    assert str(tmp_path) in str(_failure("list"))
+    monkeypatch.delenv("FLOWCTL_CHECKPOINTS")
+    assert str(tmp_path / ".flowctl" / "checkpoints") in str(_failure("list"))
+    assert "elsewhere" in str(_failure("list", "--dir", "elsewhere"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_position_is_checked_before_anything_is_asked(store: RedisCheckpointStore) -> None:
+def test_a_directory_that_is_named_comes_before_a_redis(
+    tmp_path: Path, redis_store: RedisCheckpointStore
+) -> None:
+    named = FileCheckpointStore(tmp_path / "named")
+    named.save("here", _CHECKPOINT, epoch=named.acquire("here"))
+    assert "here" in _run("list", "--dir", str(tmp_path / "named")).output
+    assert "here" not in _run("list").output
+
+
+def test_a_position_is_checked_before_anything_is_asked(store: _Store) -> None:
     for arguments in (["--to", "7"], ["--to", "99999:1"]):
         error = _failure("rewind", "etl", "--partition", "a.log", *arguments)
         assert error.exit_code == 2 and "12345:57" in str(error)
 
 
 def test_a_byte_and_a_line_that_do_not_belong_together_are_refused(
-    store: RedisCheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: _Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["rewind", "etl", "--partition", "a.log", "--to", "4000:20", "--yes"]
@@ -228,7 +256,7 @@ def test_a_byte_and_a_line_that_do_not_belong_together_are_refused(
     assert store.load("etl").partitions["a.log"].position == (3800, 20)
 
 
-def test_a_partition_is_found_as_show_prints_it(store: RedisCheckpointStore) -> None:
+def test_a_partition_is_found_as_show_prints_it(store: _Store) -> None:
     name = "x\x1b[2J\ny.log"
     saved = Checkpoint({name: PartitionCheckpoint(5, 5)})
     store.save("odd", saved, epoch=store.acquire("odd"))
@@ -274,7 +302,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("job")
 class TestSinks:
-    def test_clear_has_them_forget(self, store: RedisCheckpointStore) -> None:
+    def test_clear_has_them_forget(self, store: _Store) -> None:
         said = _run("clear", "etl", "--sink", "sinks_of_job.py", "--sink", "sinks_of_job:make",
                     "--yes").output  # fmt: skip
         module = sys.modules["sinks_of_job"]
@@ -285,7 +313,7 @@ class TestSinks:
         _run("clear", "etl", "--sink", "sinks_of_job.py", "--yes")
         assert len(module.sink.calls) == 2
 
-    def test_rewind_has_them_forget_what_is_above(self, store: RedisCheckpointStore) -> None:
+    def test_rewind_has_them_forget_what_is_above(self, store: _Store) -> None:
         command = ["rewind", "etl", "--partition", "a.log", "--sink", "sinks_of_job.py:sink"]
         _run(*command, "--to", "12000:50", "--yes")
         out = json.loads(_run(*command, "--start", "--yes", "--json").output)
@@ -297,7 +325,7 @@ class TestSinks:
         "command", [["clear", "etl"], ["rewind", "etl", "--partition", "a.log", "--start"]]
     )
     def test_without_one_it_says_what_a_sink_with_a_ledger_will_do(
-        self, store: RedisCheckpointStore, command: list[str]
+        self, store: _Store, command: list[str]
     ) -> None:
         said = _run(*command, "--yes").output.splitlines()[-1]
         assert (
@@ -307,7 +335,7 @@ class TestSinks:
         quiet = _run(*command, "--yes", "--json")
         assert json.loads(quiet.stdout)["sinks"] == {} and "skips" in quiet.stderr
 
-    def test_a_sink_that_remembered_nothing_is_told(self, store: RedisCheckpointStore) -> None:
+    def test_a_sink_that_remembered_nothing_is_told(self, store: _Store) -> None:
         said = _run("clear", "etl", "--sink", "sinks_of_job.py:empty", "--yes").output
         assert "remembered nothing of etl" in said
 
@@ -323,22 +351,20 @@ class TestSinks:
         ],
     )
     def test_what_is_no_sink_is_refused_and_nothing_is_changed(
-        self, store: RedisCheckpointStore, sink: str, says: str
+        self, store: _Store, sink: str, says: str
     ) -> None:
         error = _failure("clear", "etl", "--sink", sink, "--yes")
         assert says in str(error) and "--sink" in str(error) and error.exit_code == 2
         assert store.load("etl") == _CHECKPOINT
 
-    def test_one_that_forgets_only_whole_jobs(self, store: RedisCheckpointStore) -> None:
+    def test_one_that_forgets_only_whole_jobs(self, store: _Store) -> None:
         sink = ("--sink", "sinks_of_job.py:whole", "--yes")
         error = _failure("rewind", "etl", "--partition", "a.log", "--start", *sink)
         assert "single partition" in str(error)
         assert store.load("etl") == _CHECKPOINT
         _run("clear", "etl", *sink)
 
-    def test_one_that_fails_says_what_is_done_and_what_is_not(
-        self, store: RedisCheckpointStore
-    ) -> None:
+    def test_one_that_fails_says_what_is_done_and_what_is_not(self, store: _Store) -> None:
         with pytest.raises(JobError, match="did not forget etl: OSError: no route") as caught:
             _run("clear", "etl", "--sink", "sinks_of_job.py:failing", "--yes")
         assert "same command again" in caught.value.remedy
@@ -350,7 +376,7 @@ def test_a_missing_adapter_says_how_to_get_it() -> None:
     assert "flowctl_no_such_adapter" not in sys.modules
 
 
-def _save_many(store: RedisCheckpointStore) -> None:
+def _save_many(store: _Store) -> None:
     """5,000 files, most of them read to their ends: more than are kept a field each."""
     states = {f"in/{n:04}.log": PartitionCheckpoint((n, 1), 1, end=(n + 9, 1)) for n in range(5000)}
     states["in/3000.log"] = PartitionCheckpoint((3000, 1), 1)
@@ -359,7 +385,7 @@ def _save_many(store: RedisCheckpointStore) -> None:
 
 
 def test_show_of_many_partitions_is_a_screen_of_those_that_are_not_done(
-    store: RedisCheckpointStore,
+    store: _Store,
 ) -> None:
     _save_many(store)
     lines = _run("show", "many").output.splitlines()
@@ -374,7 +400,7 @@ def test_show_of_many_partitions_is_a_screen_of_those_that_are_not_done(
     assert tree["partitions"]["in/0001.log"]["end"] == [10, 1]
 
 
-def test_show_of_some_partitions(store: RedisCheckpointStore) -> None:
+def test_show_of_some_partitions(store: _Store) -> None:
     _save_many(store)
     lines = _run("show", "many", "--partition", "in/12*.log", "--all").output.splitlines()
     assert [line.split()[0] for line in lines[2:]] == [f"in/12{n:02}.log" for n in range(100)]
@@ -384,7 +410,8 @@ def test_show_of_some_partitions(store: RedisCheckpointStore) -> None:
     assert "out/*" in error.problem
 
 
-def test_rewind_of_a_packed_partition(store: RedisCheckpointStore) -> None:
+def test_rewind_of_a_packed_partition(redis_store: RedisCheckpointStore) -> None:
+    store = redis_store
     _save_many(store)
     assert store._client.hget("flowctl:{many}", "p:in/0001.log") is None, "it is not packed"
     _run("rewind", "many", "--partition", "in/0001.log", "--start", "--yes")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from flowctl.bolts.batch import Batch
-from flowctl.cli.demo import journal, story, verify, weblog
-from flowctl.cli.demo.command import _workplace
-from flowctl.cli.demo.kill import Kill
-from flowctl.cli.demo.plan import SLOW_FACTOR, Places, Plan
-from flowctl.cli.demo.work import COLUMNS, SCHEMA, Work, parse
 from flowctl.core.records import Record, Span
 from flowctl.errors import ConfigError
+from flowctl_lab.demo import journal, story, verify, weblog
+from flowctl_lab.demo.command import _workplace
+from flowctl_lab.demo.kill import Kill
+from flowctl_lab.demo.plan import SLOW_FACTOR, Places, Plan
+from flowctl_lab.demo.work import COLUMNS, SCHEMA, Work, parse
 
 PLAN = Plan(seed=7, records=400, bolts=3, seconds=1.0)
 
@@ -145,7 +145,7 @@ def test_the_slow_bolt_is_slow_only_in_its_phase(
     started_s = float((tmp_path / "1.start").read_text())
     factors = []
     for since_s in (0.0, PLAN.slow_from_s, PLAN.slow_to_s - 0.001, PLAN.slow_to_s + 0.001):
-        monkeypatch.setattr("flowctl.cli.demo.work.time.time", lambda s=since_s: started_s + s)
+        monkeypatch.setattr("flowctl_lab.demo.work.time.time", lambda s=since_s: started_s + s)
         factors.append(work._slowness(batch(PLAN.slow_bolt, [1])))
     assert factors == [1, SLOW_FACTOR, SLOW_FACTOR, 1]
 

@@ -142,7 +142,7 @@ def test_a_wrong_setting_in_the_job_keeps_its_exit_code(job: Path) -> None:
 def test_overrides() -> None:
     assert parse_overrides(("a.b=1", "c.d=x=y")) == {"a.b": "1", "c.d": "x=y"}
     with pytest.raises(ConfigError, match="is not NAME=VALUE"):
-        parse_overrides(("window.policy",))
+        parse_overrides(("lab.window.policy",))
 
 
 def test_the_resume_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:

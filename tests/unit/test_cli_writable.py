@@ -18,7 +18,7 @@ from flowctl.errors import EXIT_FAILED, EXIT_USAGE, InfrastructureError
 def test_simulate_tries_its_files_before_it_runs(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowctl.simulation.sweep.run_jobs", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("flowctl_lab.simulation.sweep.run_jobs", lambda *_: pytest.fail("it ran"))
     path = str(tmp_path / "gone" / "picture.svg")
     assert cli_main.main(["simulate", "homog", option, path]) == EXIT_USAGE
     assert f"{option}: no directory" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from flowctl.core.records import (
     Record,
 )
 from flowctl.testing import MemoryCheckpointStore
-from flowctl.topology import LocalStages, Topology
+from flowctl_storm import LocalStages, Topology
 from tests.core_driver import Driver
 from tests.runtime_parts import a_spout
 

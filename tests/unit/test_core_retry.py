@@ -96,7 +96,7 @@ def test_what_failed_goes_again_after_its_back_off_and_not_before() -> None:
 
 @pytest.mark.req("S110")
 def test_back_offs_have_jitter_if_chance_is_given() -> None:
-    settings = RetrySettings(backoff_first_s=1.0, jitter_share=0.5)
+    settings = RetrySettings(backoff_first_s=1.0)
     queue: RetryQueue[str] = RetryQueue(settings, iter([0.0, 0.5, 1.0]).__next__)
     assert [queue.fault(name, 1, 0.0) for name in "abc"] == [1.0, 0.75, 0.5]
     queue.ripen(9.0)

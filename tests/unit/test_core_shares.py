@@ -8,8 +8,8 @@ from types import FrameType
 
 import pytest
 
+from flowctl.core.cost import FirstTuples
 from flowctl.core.messages import Emission
-from flowctl.core.service import FirstTuples
 from tests.core_driver import Driver
 
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from flowctl.core.cost import ServiceModel, ServicePool
 from flowctl.core.messages import Emission
-from flowctl.core.service import ServiceModel, ServicePool
 from tests.core_driver import Driver
 
 pytestmark = pytest.mark.on_change()

@@ -20,7 +20,7 @@ from tests.core_driver import core_settings
 TIMES = st.floats(0, 20).map(lambda s: round(s, 1))
 SETTINGS = core_settings(
     timeout_rto_first_s=3.0, timeout_silence_s=1.0, timeout_silence_max_s=5.0,
-    timeout_suspect_s=2.0, timeout_rto_max_s=10.0,
+    timeout_heartbeat_s=2.0, timeout_rto_max_s=10.0,
 )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
+from flowctl.core.cost import ServiceModel
 from flowctl.core.messages import Emission
-from flowctl.core.service import ServiceModel
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy

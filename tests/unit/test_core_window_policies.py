@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from flowctl.core.service import ServiceModel
+import flowctl_lab.baselines  # noqa: F401  # adds them
+from flowctl.core.cost import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy

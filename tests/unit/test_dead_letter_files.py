@@ -15,9 +15,10 @@ import pytest
 
 from flowctl.core.letters import Letter, letter_id, redrive_number, redrive_partition
 from flowctl.core.records import Position, Record
+from flowctl.disk import file_name
 from flowctl.ports import RedrivableDeadLetter
 from flowctl_files import FileDeadLetter, JsonLinesDeadLetter
-from flowctl_files.dead_letter import default_directory, file_name
+from flowctl_files.dead_letter import default_directory
 
 
 def keep(
@@ -260,13 +261,13 @@ def test_any_name_of_a_job_is_a_file_name(tmp_path: Path, job: str) -> None:
     letters = FileDeadLetter(tmp_path)
     keep(letters, 1, job=job)
     (path,) = tmp_path.iterdir()
-    assert path.name == file_name(job) and len(path.name.encode()) < 255
+    assert path.name == file_name(job, ".jsonl") and len(path.name.encode()) < 255
     assert len(held(letters, job)) == 1
 
 
 def test_names_that_differ_have_files_that_differ() -> None:
     names = ["a/b", "a%2Fb", "a:b", "ä" * 199, "ä" * 200, "é" * 200]
-    assert len({file_name(name) for name in names}) == len(names)
+    assert len({file_name(name, "") for name in names}) == len(names)
 
 
 def test_where_letters_are_if_nothing_is_said(

@@ -16,7 +16,8 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.delivery import bounded
 from flowctl.delivery.delivery import Delivery
-from flowctl.delivery.plan import Plan, Where, checked_timeout
+from flowctl.delivery.options import SINK, checked
+from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError, ProcessError
 from tests.delivery_parts import Clock, PatientPacer
@@ -160,7 +161,7 @@ def test_a_call_that_takes_long_is_logged_once_with_its_row(
 @pytest.mark.parametrize("wrong", [0, -1, "5", True, float("inf"), 15 * 24 * 3600])
 def test_a_bound_that_can_not_be_one_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="call_timeout_s"):
-        checked_timeout(wrong)
+        checked(SINK, {"call_timeout_s": wrong})
 
 
 def _batch(*values: int) -> Batch:

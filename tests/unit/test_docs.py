@@ -16,21 +16,30 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.cli.main import COMMANDS, cli
 from flowctl.cli.run import run
-from flowctl.config import Settings
+from flowctl.config import Settings, kinds
 from flowctl.core.records import Record, Span
 from flowctl.core.sizing import FIXED_SHARE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "deploy/README.md", "docs/README.md"),
-    *("docs/architecture.md", "docs/demo.md", "docs/glossary.md", "docs/guarantees.md"),
+    *("docs/architecture.md", "docs/demo.md", "docs/dev/glossary.md", "docs/guarantees.md"),
     *("docs/settings.md", "docs/adr/README.md", "docs/control.md", "docs/adr/0009-control-law.md"),
-    *("docs/semantics.md", "docs/topologies.md", "docs/process.md", "docs/dead-letters.md"),
+    *("docs/dev/semantics.md", "docs/topologies.md", "docs/process.md", "docs/dead-letters.md"),
     "docs/pacing.md",
     *("docs/testing.md", "docs/versions.md", "docs/ranges.md", "SECURITY.md"),
     *("docs/spark-writes.md", "docs/streaming.md"),
     *("deploy/platforms.md", "docs/security.md"),
-    *("docs/apply.md", "docs/dev/releasing.md"),
+    *(
+        "docs/apply.md",
+        "docs/comparison.md",
+        "docs/embedding.md",
+        "docs/dev/rules.md",
+        "docs/options.md",
+        "docs/dev/releasing.md",
+        "docs/dev/lab.md",
+        "docs/dev/control-law-cases.md",
+    ),
 ]
 README_LINES_MAX = 200
 JOB_LINES_MAX = 12  # "a job of your own takes twelve lines"; empty lines don't count
@@ -136,9 +145,11 @@ def test_every_decision_is_in_the_index() -> None:
         assert f"({path.name})" in index, path.name
 
 
-def test_paths_in_the_architecture_exist() -> None:
-    text = text_of("docs/architecture.md")
-    roots = (ROOT, ROOT / "flowctl", ROOT / "adapters" / "pyspark_flowctl")
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/dev/rules.md"])
+def test_paths_in_the_architecture_exist(page: str) -> None:
+    text = text_of(page)
+    adapters = ROOT / "adapters"
+    roots = (ROOT, ROOT / "flowctl", adapters, adapters / "pyspark_flowctl")
     for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text):
         assert any((root / name).exists() for root in roots), name
 
@@ -159,7 +170,7 @@ def test_the_share_of_a_tuples_fixed_cost_is_that_of_the_code() -> None:
 
 
 def test_the_glossary_defines_each_term_once() -> None:
-    terms = [cells[0] for cells in table_rows("docs/glossary.md")]
+    terms = [cells[0] for cells in table_rows("docs/dev/glossary.md")]
     assert not {term for term in terms if terms.count(term) > 1}
 
 
@@ -169,7 +180,7 @@ def test_names_in_the_glossary_are_in_the_code() -> None:
         for root in ("flowctl", "adapters")
         for path in (ROOT / root).rglob("*.py")
     )
-    for cells in table_rows("docs/glossary.md"):
+    for cells in table_rows("docs/dev/glossary.md"):
         for quoted in re.findall(r"`([^`]+)`", cells[1]):
             for name in re.findall(r"[A-Za-z_]+", quoted.replace("=…", "")):
                 assert re.search(rf"\b{name}\b", code), f"{cells[0]}: {name}"
@@ -227,13 +238,28 @@ def test_the_tests_that_the_security_page_names_exist() -> None:
 def settings_fields() -> Iterator[tuple[str, msgspec.inspect.Type, Any]]:
     """Name, type and default of each setting."""
     defaults = msgspec.to_builtins(Settings())
-    tree = msgspec.inspect.type_info(Settings)
-    assert isinstance(tree, msgspec.inspect.StructType)
-    for section in tree.fields:
-        assert isinstance(section.type, msgspec.inspect.StructType)
-        for field in section.type.fields:
-            name = f"{section.name}.{field.name}"
-            yield name, field.type, defaults[section.name][field.name]
+    for name, kind in kinds().items():
+        section, _, field = name.removeprefix("lab.").partition(".")
+        yield name, kind, defaults[section][field]
+
+
+def type_of(kind: msgspec.inspect.Type) -> str:
+    """A setting's type, as docs/settings.md writes it."""
+    match kind:
+        case msgspec.inspect.UnionType(types=types):
+            [single] = {type_of(t) for t in types} - {"none"}
+            return single
+        case msgspec.inspect.NoneType():
+            return "none"
+        case msgspec.inspect.LiteralType():
+            return "one of"
+        case msgspec.inspect.StrType():
+            return "text"
+        case msgspec.inspect.IntType():
+            return "number"
+        case msgspec.inspect.BoolType():
+            return "switch"
+    return "seconds"
 
 
 def range_of(kind: msgspec.inspect.Type) -> str:
@@ -264,16 +290,25 @@ def float_range(kind: msgspec.inspect.FloatType) -> str:
     return f"> {kind.gt:g}" + ("" if kind.le is None else f" … {kind.le}")
 
 
-def test_every_setting_is_told_with_its_present_default_and_range() -> None:
-    told = {
-        cells[0].strip("`"): (cells[1], cells[2].replace(", or ", " or "))
+def test_every_setting_is_told_with_its_present_type_default_and_range() -> None:
+    users = {
+        cells[0].strip("`"): (cells[2] + cells[1], cells[3])
         for cells in table_rows("docs/settings.md")
+        if len(cells) == 5
+    }
+    told = users | {
+        cells[0].strip("`"): (cells[1], cells[2].replace(", or ", " or "))
+        for cells in table_rows("docs/dev/lab.md")
         if len(cells) == 4
     }
     wanted = {
-        name: (f"`{_as_text(default)}`", range_of(kind))
+        name: (
+            ("" if name.startswith("lab.") else type_of(kind)) + f"`{_as_text(default)}`",
+            range_of(kind),
+        )
         for name, kind, default in settings_fields()
     }
+    assert not [name for name in users if name.startswith("lab.")] and len(users) <= 25
     assert told.keys() == wanted.keys()
     for name, values in wanted.items():
         # A Literal's values come in msgspec's order, which is not the page's.
@@ -294,7 +329,7 @@ def test_the_examples_of_settings_run(number: int) -> None:
     blocks = python_blocks("docs/settings.md")
     names: dict[str, Any] = {}
     exec("\n".join(blocks[: number + 1]), names)
-    assert names["settings"].window.policy == "fixed"
+    assert (names["settings"].tuple.records_max, names["settings"].hedge.enabled) == (500, False)
     assert names["settings"].listen.port == (0, 7077)[number]
 
 
@@ -304,7 +339,7 @@ def test_the_examples_of_settings_run(number: int) -> None:
 @pytest.mark.req("S119")
 def test_the_spout_that_is_driven_by_hand_does_all_of_it() -> None:
     names: dict[str, Any] = {"__name__": "by_hand"}
-    exec(compile(python_blocks("docs/architecture.md")[0], "architecture.md", "exec"), names)
+    exec(compile(python_blocks("docs/embedding.md")[0], "embedding.md", "exec"), names)
     assert sorted(names["done"]) == list(range(1, 1001))
     saved = names["store"].load("by-hand").partitions["numbers"]
     assert (saved.position, saved.records, saved.acked) == (1000, 1000, ())

@@ -21,11 +21,11 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Fields, Record, Span
 from flowctl.testing.processes import batch as make_batch
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.topology import Collector, Input, LocalStages, Topology
 from flowctl.wire.values import decode_value, encode_value
 from flowctl_apply import apply_parquet
 from flowctl_files import ParquetRanges
 from flowctl_sql import SqlRanges
+from flowctl_storm import Collector, Input, LocalStages, Topology
 
 ROWS = [{"id": 1, "at": {"city": "Ulm"}}, {"id": 2, "at": {"city": "Bonn"}}]
 seen: list[tuple[int, int, str, Any]] = []

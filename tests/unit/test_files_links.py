@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from flowctl.core.records import Checkpoint
@@ -44,6 +46,8 @@ def test_what_is_no_path_is_refused_by_name(given: object) -> None:
 def test_a_relative_name_is_not_read_in_another_directory(here: Path, kind: Any) -> None:
     (here / "other").mkdir()
     (here / "other" / "a.log").write_text("another\n")
+    if kind is ParquetRows:
+        pyarrow.parquet.write_table(pyarrow.table({"n": [1]}), "a.log")
     producer = kind("*.log")
     producer.open(Checkpoint())
     os.chdir(here / "other")

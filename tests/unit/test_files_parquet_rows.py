@@ -47,7 +47,7 @@ def test_a_file_that_was_written_again_is_refused_by_name(path: Path) -> None:
     write(path, [4, 5, 6])
     assert path.stat().st_size == size, "only its modification time differs"
     os.utime(path, ns=(1, 1))
-    with pytest.raises(SourceError, match=r"a\.parquet: the file was written again") as caught:
+    with pytest.raises(SourceError, match=r"a\.parquet: all of it .* written again") as caught:
         read(path, done)
     assert f"rewind JOB --partition {path} --start --sink FILE.py:SINK" in caught.value.remedy
 
@@ -57,7 +57,7 @@ def test_one_of_which_a_part_is_done_is_refused_too(path: Path) -> None:
     assert (values, done.partitions[str(path)].end) == ([1, 2], None)
     assert read(path, done)[0] == [3], "unchanged, it is read on"
     write(path, [4, 5, 6, 7, 8])
-    with pytest.raises(SourceError, match=r"written again .* bytes and has"):
+    with pytest.raises(SourceError, match=r"a part of it .* written again .* bytes .* is now"):
         read(path, done)
 
 
@@ -66,7 +66,7 @@ def test_one_that_is_written_again_after_the_job_began_is_refused_too(path: Path
     producer = ParquetRows(path)
     producer.open(done)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(SourceError, match="written again"):
+    with pytest.raises(SourceError, match=r"a\.parquet: it changed during the run"):
         producer.poll(10)
 
 
@@ -112,14 +112,29 @@ def test_two_columns_of_one_name_are_refused(
     assert run(kind(tmp_path / "b.parquet", columns=["m"])) == [{"m": 3}]
 
 
-def test_one_that_is_written_again_while_it_is_read_is_refused(path: Path) -> None:
+def test_of_one_that_is_written_again_while_it_is_read_no_new_row_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"n": range(6)}), path, row_group_size=3)
     producer = ParquetRows(path)
     producer.open(Checkpoint())
-    assert producer.poll(10) is not None
-    write(path, [4, 5, 6])
+    chunk = producer.poll(10)
+    assert chunk is not None and [record.value["n"] for record in chunk.records] == [0, 1, 2]
+    write(path, [4, 5, 6, 7, 8, 9])
     os.utime(path, ns=(1, 1))
-    with pytest.raises(SourceError, match=r"a\.parquet: the file was written again"):
-        producer.poll(10)
+    for _ in range(2):
+        with pytest.raises(SourceError, match=r"a\.parquet: it changed during the run"):
+            producer.poll(10)
+
+
+def test_a_job_may_change_from_by_value_to_by_reference(path: Path) -> None:
+    _, part = read(path, Checkpoint(), rows=2)
+    extent = ParquetRanges(path).extents(part)[str(path)]
+    assert (extent.start, extent.stop) == (0, 3)
+    saved = part.partitions[str(path)]
+    assert (saved.position, saved.mark) == (1, extent.identity)
+    write(path, [4, 5, 6, 7])
+    with pytest.raises(SourceError, match="written again"):
+        ParquetRanges(path).extents(part)
 
 
 def test_a_name_with_a_colon_is_a_file_and_no_url(path: Path) -> None:

@@ -112,11 +112,11 @@ def test_a_line_that_is_too_long_is_named(tmp_path, monkeypatch):
     path.write_bytes(b"ok\n" + b"x" * 200 + b"\n")
     for source in (TextRanges(path, max_line_bytes=100),):
         _, blocks = opened(source, path)
-        with pytest.raises(SourceError, match="byte 3: a line longer than 100 bytes"):
+        with pytest.raises(SourceError, match="byte 3: longer than 100 bytes"):
             list(blocks)
     monkeypatch.setattr(_text_blocks, "BLOCK_BYTES", 1_000)
     _, blocks = opened(TextRanges(path, max_line_bytes=100), path)
-    with pytest.raises(SourceError, match="byte 3: a line longer than 100 bytes"):
+    with pytest.raises(SourceError, match="byte 3: longer than 100 bytes"):
         list(blocks)
 
 
@@ -128,7 +128,7 @@ def test_encodings_whose_lines_cannot_be_found_are_refused(encoding):
 
 def test_a_checkpoint_of_another_file_or_source_is_refused(path):
     size = path.stat().st_size
-    for position, said in ((size, "is another file"), ((0, 1), "not of a source by reference")):
+    for position, said in ((size, "is another file"), ((0, 1), "not one of this source")):
         checkpoint = Checkpoint({str(path): PartitionCheckpoint(position)})
         with pytest.raises(SourceError, match=said):
             TextRanges(path).extents(checkpoint)

@@ -248,7 +248,8 @@ def test_what_was_not_taken_goes_again_alone() -> None:
         ({"sink": object()}, "sink", "no method write"),
         ({"fn": 7}, "fn", "can't be called"),
         ({"fn": lambda rows, epoch: None}, "fn", "can't be called with the batch"),
-        ({"fn": print, "target": ""}, "target", "is missing"),
+        ({"fn": print, "target": ""}, "target", "it is empty"),
+        ({"fn": print, "target": None}, "target", "is missing"),
         ({"fn": print, "rows_max": 0}, "rows_max", "whole number"),
         ({"fn": print, "call_max_s": -1}, "call_max_s", "greater than 0"),
         ({"fn": print, "call_max_s": float("inf")}, "call_max_s", "finite"),
@@ -256,13 +257,13 @@ def test_what_was_not_taken_goes_again_alone() -> None:
         ({"fn": print, "call_timeout_s": 0}, "call_timeout_s", "greater than 0"),
         ({"fn": print, "attempts_max": 1.5}, "attempts_max", "whole number"),
         ({"fn": print, "fail_over": "much"}, "fail_over", "neither a count nor a share"),
-        ({"fn": print, "dead_letter": 7}, "dead_letter", "no method dead_letter"),
+        ({"fn": print, "dead_letter": 7}, "dead_letter", "is not a dead letter"),
         ({"fn": print, "leave": 2}, "leave", "below 1"),
         ({"fn": print, "weigth": 2}, "weigth", "is not a parameter"),
         (
             {"fn": print, "rows": 2},
             "rows",
-            "dead_letter, fail_over, refusal, call_timeout_s, budget",
+            "fn, sink, target, redis, name, run, rows_max",
         ),
         ({"fn": print, "cost": 7}, "cost", "can't be called"),
         ({"fn": print, "redis": "localhost"}, "redis", "not a Redis URL"),
@@ -347,7 +348,7 @@ def test_the_next_job_of_a_worker_may_give_the_target_another_weight() -> None:
 
 def test_another_weight_while_the_target_is_called_ends_the_task_and_blames_no_row() -> None:
     sink = flow_sink(_Remembers("never"), target="busy", weight=2)
-    with paced("busy", job="busy"), pytest.raises(ConfigError, match="weight: this process alr"):
+    with paced("busy", name="busy"), pytest.raises(ConfigError, match="weight: this process alr"):
         sink(ROWS)
 
 

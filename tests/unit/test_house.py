@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 
 from flowctl.core.state import LIVENESS, TRANSITIONS, Liveness, Sign
-from tests import house, imports
-from tests.house import Breach, Source
+from tests import house, imports, once
+from tests.sources import Breach, Source
 
 # All that is there is read once, as long as one process runs them.
 reads_all = pytest.mark.xdist_group("house")
@@ -59,7 +59,9 @@ def test_the_figures_can_be_read() -> None:
         "most parameters of a constructor: 6 (",
         "lines outside a bolt's or a tuple's own class that write its fields: 0\n",
         f"tables of states beside {house.STATE_FILE}: 0\n",
-        f"pauses and blame beside {house.RETRY_FILE} and {house.BLAME_FILE}: 0\n",
+        f"pauses and blame beside {once.RETRY_FILE} and {once.BLAME_FILE}: 0\n",
+        f"estimates of what a call costs beside {once.COST_FILE}: 0\n",
+        f"limits learned from refusals beside {once.LIMIT_FILE}: 0\n",
         "public docstrings / annotated: ",
     ):
         assert measure in told
@@ -273,22 +275,87 @@ def test_how_the_files_hang_together_can_be_read() -> None:
 )
 def test_a_second_pause_or_blame_is_seen(line: str) -> None:
     """Kind: each door brought its own, and a mend of one left the others as they were."""
-    (breach,) = house.stray_retries([Source("flowctl/new/door.py", line)])
-    assert house.RETRY_FILE in breach.what or house.BLAME_FILE in breach.what
-    for path in (house.RETRY_FILE, house.BLAME_FILE):
-        assert list(house.stray_retries([Source(path, line)])) == []
+    (breach,) = once.stray_retries([Source("flowctl/new/door.py", line)])
+    assert once.RETRY_FILE in breach.what or once.BLAME_FILE in breach.what
+    for path in (once.RETRY_FILE, once.BLAME_FILE):
+        assert list(once.stray_retries([Source(path, line)])) == []
 
 
 @pytest.mark.parametrize(
     "line", ["self._wait(next(pauses))", "wait_s = TARGET.after(refusals)", "size *= 2"]
 )
 def test_who_asks_the_one_rule_is_let_be(line: str) -> None:
-    assert list(house.stray_retries([Source("flowctl/new/door.py", line)])) == []
+    assert list(once.stray_retries([Source("flowctl/new/door.py", line)])) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "record_s = max(took_s - call_s, 0.0) / records",
+        "self._row_s = batch_s / self._rows_total",
+        "slope = (took_s - before_s) / (rows - before)",
+        "class BatchTime: ...",
+        "class RowCost: ...",
+        "class SizeEstimator: ...",
+    ],
+)
+def test_a_second_estimate_of_what_a_call_costs_is_seen(line: str) -> None:
+    """Kind: ranges, streams and spouts each learned it in a way of their own."""
+    (breach,) = once.stray_costs([Source("flowctl/new/door.py", line)])
+    assert once.COST_FILE in breach.what
+    assert list(once.stray_costs([Source(once.COST_FILE, line)])) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["rows = work_s / cost.record_s", "share = done / records", "half = records / 2"]
+)
+def test_who_asks_the_one_estimate_is_let_be(line: str) -> None:
+    assert list(once.stray_costs([Source("flowctl/new/door.py", line)])) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class RefusalCap: ...",
+        "class PooledRefusals: ...",
+        "def on_refused(self):\n    self.limit *= 0.8",
+        "def _note_refusal(self):\n    self.limit = max(1, _DOWN * self.limit)",
+        "def throttled(self):\n    self.permits = self.permits // 2",
+    ],
+)
+def test_a_second_limit_learned_from_refusals_is_seen(text: str) -> None:
+    """Kind: a spout fell by a fifth, a paced target by a half, on the same refusals."""
+    (breach,) = once.stray_limits([Source("flowctl/new/door.py", text)])
+    assert once.LIMIT_FILE in breach.what
+    assert list(once.stray_limits([Source(once.LIMIT_FILE, text)])) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def on_refused(self):\n    self.limit.fall(now_s, level, 1)",
+        "def half(n):\n    return n / 2",
+    ],
+)
+def test_who_asks_the_one_limit_is_let_be(text: str) -> None:
+    assert list(once.stray_limits([Source("flowctl/new/door.py", text)])) == []
+
+
+@reads_all
+def test_other_times_by_records_are_still_there() -> None:
+    """An exception that nobody needs any more would hide the next estimate in that file."""
+    divided = {
+        source.path
+        for source in house.read()
+        if any(once.is_time_by_records(node) for node in source.nodes)
+    }
+    for path in once.OTHER_COSTS:
+        assert any(each.startswith(path) for each in divided), path
 
 
 @reads_all
 def test_other_waits_that_double_are_still_there() -> None:
-    others = [source for source in house.read() if source.path in house.OTHER_WAITS]
-    assert {source.path for source in others} == set(house.OTHER_WAITS)
+    others = [source for source in house.read() if source.path in once.OTHER_WAITS]
+    assert {source.path for source in others} == set(once.OTHER_WAITS)
     for source in others:
-        assert any(house.doubles_a_wait(node) for node in source.nodes), source.path
+        assert any(once.doubles_a_wait(node) for node in source.nodes), source.path

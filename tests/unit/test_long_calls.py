@@ -11,12 +11,12 @@ import pytest
 
 from flowctl.config import Settings
 from flowctl.core.messages import LongCall
+from flowctl.delivery.options import for_apply
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.call_lines import call_lines, ended_lines
 from flowctl.instrumentation.plain import PlainView
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import LongCallView
-from flowctl.runtime.apply_options import checked_options
 from flowctl.runtime.control import LongCalls
 from flowctl.runtime.launch import report_of_no_run
 from tests.unit.test_view_live import snapshot
@@ -74,11 +74,12 @@ def test_a_call_is_told_until_its_bolt_says_otherwise_or_is_gone() -> None:
     assert not calls.views(110.0), "its process is gone, and the call with it"
 
 
-def test_apply_takes_the_bound_of_a_call() -> None:
-    made = checked_options({"call_timeout_s": 60, "settings": {"retry.attempts_max": 2}})
+def test_apply_takes_the_bound_of_a_call_and_what_else_settings_say() -> None:
+    made = for_apply("j", {"call_timeout_s": 60, "settings": {"retry.attempts_max": 2}})
     assert made["settings"].call.timeout_s == 60
-    assert made["settings"].retry.attempts_max == 2
-    assert checked_options(made)["settings"].call.timeout_s == 60
-    assert checked_options({})["settings"].call.timeout_s is None
+    assert made["settings"].retry.attempts_max == 2, "what is not given stays as it is"
+    assert for_apply("j", {"attempts_max": 3})["settings"].retry.attempts_max == 3
+    assert for_apply("j", {"fail_over": "1%"})["settings"].loss.fail_over == "1%"
+    assert for_apply("j", {})["settings"].call.timeout_s is None
     with pytest.raises(ConfigError, match="timeout_s"):
-        checked_options({"call_timeout_s": 0})
+        for_apply("j", {"call_timeout_s": 0})

@@ -55,12 +55,23 @@ def dead_lettered(tuple_id: int, records: int) -> TupleDeadLettered:
         ('KeyError: "a b"', "KeyError: '…'"),
         ("it can't be, and won't be", "it can't be, and won't be"),
         ("at 0x7f3a2b, 1.25 s", "at #, # s"),
+        (
+            "HTTPStatusError: Client error '422 Unprocessable Entity' for url 'http://h/1'",
+            "HTTPStatusError: Client error '422 Unprocessable Entity' for url '…'",
+        ),
+        (
+            "HTTPError: 404 Client Error: x for url: http://h/12",
+            "HTTPError: 404 Client Error: x for url: http://h/#",
+        ),
+        ("Error code: 413 - too large by 12", "Error code: 413 - too large by #"),
+        ("HTTP 400: field 7", "HTTP 400: field #"),
         ("first line\nsecond line", "first line"),
         ("x" * 500, "x" * 119 + "…"),
         ("", ""),
     ],
 )
 def test_reasons_that_differ_in_numbers_and_quotes_are_one(reason: str, kind: str) -> None:
+    """A status is no number of a record: 404 and 422 are two kinds."""
     assert folded(reason) == kind
 
 

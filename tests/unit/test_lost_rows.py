@@ -9,9 +9,9 @@ import pytest
 
 from flowctl.core.records import Record
 from flowctl.delivery.lost_rows import LostRows, check_losses
-from flowctl.delivery.plan import Plan, Where, checked_timeout
+from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.tally import Tally
-from flowctl.errors import ConfigError, ProcessError, TooManyLostError
+from flowctl.errors import ProcessError, TooManyLostError
 
 
 class Letters:
@@ -171,12 +171,3 @@ def test_counts_of_partitions_are_added_up_and_said() -> None:
     assert str(Tally(rows=1, written=1, calls=1, waited_s=0.09)) == "1 rows: 1 written; 1 calls"
     assert Tally(written=2).fields() == {"rows": 0, "written": 2}
     assert one.fields()["left_out"] == 1
-
-
-def test_a_bound_of_calls_is_a_number_of_seconds() -> None:
-    assert checked_timeout(3) == 3.0
-    assert checked_timeout(None) is None
-    for wrong in (0, -1, True, "3", float("inf"), 1e9):
-        with pytest.raises(ConfigError) as caught:
-            checked_timeout(wrong)
-        assert caught.value.field == "call_timeout_s"

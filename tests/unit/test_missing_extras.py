@@ -57,16 +57,13 @@ def test_what_redis_py_needs_is_named_itself(
 
 
 def test_redis(hide: Hide, tmp_path: Path) -> None:
-    from flowctl_redis import EmbeddedServer, RedisCheckpointStore
+    from flowctl_redis import RedisCheckpointStore
+    from flowctl_redis.embedded import EmbeddedServer
 
     hide("redis")
-    for store in (
-        RedisCheckpointStore("redis://localhost:1"),
-        RedisCheckpointStore(data_dir=tmp_path),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            store.acquire("j")
-        assert_names(caught, "redis")
+    with pytest.raises(ConfigError) as caught:
+        RedisCheckpointStore("redis://localhost:1").acquire("j")
+    assert_names(caught, "redis")
     with pytest.raises(ConfigError) as caught:
         EmbeddedServer(tmp_path).start()
     assert_names(caught, "redis")
@@ -105,9 +102,11 @@ def without(module: str, statement: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["SparkBolts", "SparkStages"])
-def test_pyspark(name: str) -> None:
-    done = without("pyspark", f"from pyspark_flowctl import {name}")
+@pytest.mark.parametrize(
+    ("package", "name"), [("pyspark_flowctl", "SparkBolts"), ("flowctl_storm", "SparkStages")]
+)
+def test_pyspark(package: str, name: str) -> None:
+    done = without("pyspark", f"from {package} import {name}")
     assert (
         f"{name}: pyspark is not installed. Run: pip install 'flowctl-spark[spark]'" in done.stderr
     )
@@ -169,6 +168,34 @@ def test_an_adapter_whose_package_is_missing(hide: Hide) -> None:
     with pytest.raises(ConfigError, match="flowctl_redis: the module flowctl_redis is") as caught:
         load_adapter("flowctl_redis", "redis")
     assert_names(caught, "redis")
+
+
+@pytest.mark.parametrize("command", ["demo", "simulate"])
+def test_what_the_lab_brings(command: str, hide: Hide, capsys: pytest.CaptureFixture[str]) -> None:
+    hide("flowctl_lab")
+    assert main([command, "--help"]) == 2
+    assert "pip install 'flowctl-spark[lab]'" in capsys.readouterr().err
+    assert main(["--help"]) == 0 and command in capsys.readouterr().out
+
+
+_JOB_WITH_VEGAS = """
+from flowctl import FlowControlSpout, LocalBolts, ManualSpout
+given = {"lab.window.policy": "vegas"}
+if "%s" == "run":
+    bolts = LocalBolts(lambda batch: None, count=2)
+    FlowControlSpout(name="j", producer=[1, 2], bolts=bolts, settings=given).run(view="off")
+else:
+    ManualSpout(name="j", producer=[1, 2], settings=given).open({"b1": 1})
+print("done")
+"""
+
+
+@pytest.mark.parametrize("door", ["run", "by hand"])
+def test_a_policy_of_the_lab_is_loaded_or_named(door: str) -> None:
+    job = _JOB_WITH_VEGAS % door
+    assert "done" in without("no_such_module", job).stdout
+    last = without("flowctl_lab", job).stderr.strip().splitlines()[-1]
+    assert "MissingExtraError" in last and "pip install 'flowctl-spark[lab]'" in last
 
 
 def test_the_command_ends_with_usage(hide: Hide, capsys: pytest.CaptureFixture[str]) -> None:

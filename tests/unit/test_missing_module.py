@@ -16,7 +16,7 @@ from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.plan import Plan, Where
 from flowctl.errors import MissingExtraError, UnrunnableError
 from flowctl.failure.job_fault import for_missing_module
-from flowctl.topology.worker.tasks import Batched
+from flowctl_storm.worker.tasks import Batched
 from tests.delivery_parts import Clock, PatientPacer
 from tests.stage_code_parts import run
 

@@ -52,8 +52,8 @@ from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter
 from flowctl.testing.clock import ManualClock
-from flowctl.topology import Collector, Input, Topology
-from flowctl.topology.local_stages import LocalStages
+from flowctl_storm import Collector, Input, Topology
+from flowctl_storm.local_stages import LocalStages
 from tests.core_driver import Driver
 from tests.listener_parts import Letters
 from tests.range_driver import split_scene
@@ -170,7 +170,7 @@ def by_value() -> str:
     """Bolts ack, fail, reject, break the protocol, fall silent and die; then nothing succeeds."""
     driver = Driver(
         "a", "b", "c", has_dead_letter=True, tuple_records_max=4, window_policy="fixed",
-        window_initial=2, retry_attempts_max=2, retry_jitter_share=0.0, hedge_enabled=True,
+        window_initial=2, retry_attempts_max=2, hedge_enabled=True,
     )  # fmt: skip
     watched = Watched(driver.core, driver.clock, letters=Letters())
     driver.offer(400)
@@ -298,7 +298,7 @@ def _keep_letters(driver: Driver) -> None:
 
 def by_reference() -> str:
     """Ranges that are done in parts, split, rejected in part, failed, and read again."""
-    ranges, ours = split_scene(has_dead_letter=True, settings={"retry_jitter_share": 0.0})
+    ranges, ours = split_scene(has_dead_letter=True)
     core, clock = ranges.core, ranges.clock
     watched = Watched(core, clock, letters=Letters())
     (question,) = ranges.questions()
@@ -340,7 +340,7 @@ def of_stages() -> str:
     ids = itertools.count(1)
     hub = Hub(
         made, next_id=lambda: next(ids) * 0x9E3779B97F4A7C15 % (1 << 64), has_dead_letter=True,
-        overrides={"retry.attempts_max": 2, "tuple.records_max": 4, "window.policy": "fixed"},
+        overrides={"retry.attempts_max": 2, "tuple.records_max": 4, "lab.window.policy": "fixed"},
     )  # fmt: skip
     clock = ManualClock()
     watched = Watched(hub.core, clock, letters=Letters())

@@ -255,7 +255,7 @@ def test_the_users_own_rule_comes_first(naps: list[float]) -> None:
             raise error
 
     rule = {KeyError: 2.0}
-    with paced("t", classify=lambda error: rule.get(type(error))) as call:
+    with paced("t", refusal=lambda error: rule.get(type(error))) as call:
         call.run(call_target)
     assert naps == [2.0]
 
@@ -340,7 +340,7 @@ def test_it_travels_by_pickle_and_finds_its_gate_by_name() -> None:
 def test_a_decorated_function_is_shipped_to_spark_by_value() -> None:
     cloudpickle = pytest.importorskip("pyspark.cloudpickle")
 
-    @paced("t", cost=lambda rows: float(len(rows)), classify=lambda error: None)
+    @paced("t", cost=lambda rows: float(len(rows)), refusal=lambda error: None)
     def write(rows: list[int]) -> int:
         return sum(rows)
 
@@ -375,7 +375,7 @@ def test_a_child_process_begins_with_gates_of_its_own() -> None:
         ("hard", {"hard": True}),
         ("target", {"target": len}),
         ("target", {"target": 5}),
-        ("job", {"job": None}),
+        ("name", {"name": None}),
         ("redis", {"redis": 6379}),
         ("weight", {"weight": [1]}),
         ("weight", {"weight": float("inf")}),
@@ -538,8 +538,8 @@ def test_a_hard_block_makes_its_call_with_run() -> None:
 
 def test_a_rule_that_is_none_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
-        paced("t", classify=5)  # type: ignore[arg-type]
-    assert caught.value.field == "classify"
+        paced("t", refusal=5)  # type: ignore[arg-type]
+    assert caught.value.field == "refusal"
 
 
 def test_what_is_left_to_others_is_left_of_a_budget_too() -> None:

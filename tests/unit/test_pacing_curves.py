@@ -18,8 +18,8 @@ import pytest
 from flowctl.core.pacing.law import TargetLaw
 from flowctl.core.pacing.leases import Reply, WorkerReport
 from flowctl.core.pacing.sample import Sample
-from flowctl.simulation.targets import Target as SharedTarget
-from flowctl.simulation.targets import World
+from flowctl_lab.simulation.targets import Target as SharedTarget
+from flowctl_lab.simulation.targets import World
 from tests.pacing_parts import TICK_S, Target, law, serial
 
 CURVES = Path(__file__).with_name("pacing_curves.txt")

@@ -51,7 +51,7 @@ def test_a_target_with_a_url_is_shared_and_known_as_that(server: fakeredis.FakeS
         (figures,) = gates.figures()
     assert (figures.is_shared, figures.limit, figures.calls) == (True, 4, 1)
     assert workers_at(server) == 1
-    with paced("t", job="other") as call:
+    with paced("t", name="other") as call:
         call.run(int)
     shared, alone = gates.figures()
     assert (shared.is_shared, alone.is_shared) == (True, False)
@@ -78,7 +78,7 @@ def test_the_next_job_of_a_process_may_give_a_target_another_weight(
 
 def test_a_process_that_ends_gives_all_its_leases_back(server: fakeredis.FakeServer) -> None:
     for job in ("a", "b"):
-        with paced("t", redis=URL, job=job) as call:
+        with paced("t", redis=URL, name=job) as call:
             call.run(int)
     assert workers_at(server) == 2
     gates._leave()  # as atexit does

@@ -86,7 +86,7 @@ def test_headroom_is_not_kept_of_a_limit_that_one_moment_set_and_nothing_tried_a
 
 def test_where_calls_take_seconds_headroom_waits_ten_seconds_for_another_try() -> None:
     target = Target(law(leave=0.5), takes=10, call_s=lambda _: 2.0)
-    target.law._refusals._fall(0.0, Sample(TICK_S, 1, 1, 2.0, 6, 16, True, False, 6))
+    target.law._take_refusals(0.0, Sample(TICK_S, 1, 1, 2.0, 6, 16, True, False, 6), 0.0)
     target.run(20.0)
     assert target.law.limit <= 5
 

@@ -19,7 +19,10 @@ from flowctl_redis import schema
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+IN_WHEEL = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+# Each of these has a wheel of its own, and is there where it is asked for.
+PARTS = ("lab", "storm")
+PACKAGES = [*IN_WHEEL, *(f"adapters/flowctl_{part}" for part in PARTS)]
 _PYTHON = "Programming Language :: Python :: 3."
 # Where packages come from is for each machine's own settings to say.
 REGISTRIES = re.compile(
@@ -40,19 +43,47 @@ def test_every_package_says_that_it_has_types(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()
 
 
-def test_all_packages_are_in_the_wheel() -> None:
-    made = {f"adapters/{path.parent.name}" for path in ROOT.glob("adapters/*/__init__.py")}
-    assert set(PACKAGES) == {"flowctl", *made}
+def test_each_package_is_in_one_wheel() -> None:
+    made = [f"adapters/{path.parent.name}" for path in ROOT.glob("adapters/*/__init__.py")]
+    assert sorted(PACKAGES) == sorted(["flowctl", *made])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_no_job_needs_is_brought_by_its_extra_in_the_same_version(part: str) -> None:
+    own = tomllib.loads(text_of(f"adapters/flowctl_{part}/pyproject.toml"))["project"]
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert own["version"] == flowctl.__version__
+    assert own["dependencies"] == [f"flowctl-spark=={flowctl.__version__}"]
+    assert extras[part] == [f"flowctl-spark-{part}=={flowctl.__version__}"]
+    assert part in re.split(r"[\[\],]", extras["all"][0])
+    same = ("requires-python", "license", "license-files")
+    assert [own[name] for name in same] == [PROJECT["project"][name] for name in same]
+
+
+@pytest.mark.parametrize("stamp", [".installed-for-demo", ".installed-for-test"])
+def test_make_installs_the_parts_from_here_in_the_one_call(stamp: str) -> None:
+    """They are on no index that a checkout could ask; a second call would ask for the first's."""
+    made = ["make", "-n", f".venv-x/{stamp}", "VENV=.venv-x"]
+    told = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    [call] = [line for line in told.splitlines() if " -e '.[" in line]
+    asked = re.split(r"[\[\],]", call)
+    for part in PARTS:
+        is_wanted = part in asked or "all" in asked
+        assert (f"-e adapters/flowctl_{part}" in call) is is_wanted, call
+    assert "-e adapters/flowctl_lab" in call
 
 
 def test_nothing_in_the_packages_is_vendored() -> None:
     """Else its licence would have to be in ``license-files``."""
     assert PROJECT["project"]["license-files"] == ["LICENSE"]
+    for part in PARTS:
+        assert text_of(f"adapters/flowctl_{part}/LICENSE") == text_of("LICENSE")
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*"):
             if path.is_file() and path.suffix not in {".py", ".pyc"}:
                 shown = path.relative_to(ROOT / package).as_posix()
-                assert re.fullmatch(r"py\.typed|lua/\w+\.lua|log4j2\.properties", shown), path
+                ours = r"py\.typed|lua/\w+\.lua|log4j2\.properties|pyproject\.toml|LICENSE"
+                assert re.fullmatch(ours, shown), path
             elif path.suffix == ".py":
                 assert not OTHERS.search(path.read_text(encoding="utf-8")), path
 
@@ -111,13 +142,12 @@ def test_make_dist_checks_what_it_makes() -> None:
     make = ["make", "-n", "-o", ".venv-dist/.installed", "sbom", "PYTHONS=python3"]
     told = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     in_turn = (
-        *(r"rm -rf dist", r"build .*--outdir dist \.", r"build .*again --sdist --wheel \."),
-        *(
-            r"twine check --strict dist/\*",
-            r"check_dist\.py dist .*again",
-            r"install .*dist/\*\.whl",
-        ),
-        *(r"-I \.ci/try_wheel\.py"),
+        *(r"rm -rf dist", r"for part in \. adapters/flowctl_lab adapters/flowctl_storm;"),
+        *(r"build .*--outdir dist \$part", r"build .*again --sdist --wheel \$part"),
+        *(r"twine check --strict dist/\*", r"check_dist\.py dist .*again"),
+        *(r"install .*dist/flowctl_spark-[\d.]+-\*\.whl", r"-I \.ci/try_wheel\.py\n"),
+        *(r"install .*--no-index --find-links dist 'flowctl-spark\[lab,storm\]'",),
+        *(r"-I \.ci/try_wheel\.py lab storm", r"uninstall .* flowctl-spark-lab"),
         r"cyclonedx-py environment .*\.cdx\.json",
     )
     assert re.search(".*?".join(in_turn), told, re.DOTALL), told

@@ -24,6 +24,7 @@ import flowctl_http
 import flowctl_kafka
 import flowctl_redis
 import flowctl_sql
+import flowctl_storm
 import pyspark_flowctl
 from flowctl import testing
 from flowctl.errors import FlowctlError
@@ -47,8 +48,9 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "FlowControlSpout": (flowctl.FlowControlSpout, {**SPOUT, "bolts": BOLTS}),
     "ManualSpout": (flowctl.ManualSpout, SPOUT),
     "LocalBolts": (flowctl.LocalBolts, {"process": process, "count": 1}),
+    "FileCheckpointStore": (flowctl.FileCheckpointStore, {}),
     "Records": (flowctl.Records, {"values": [1]}),
-    "Topology": (flowctl.Topology, {"name": "t"}),
+    "Topology": (flowctl_storm.Topology, {"name": "t"}),
     "paced": (flowctl.paced, {"target": "pg"}),
     "RetryLater": (flowctl.RetryLater, {"reason": "busy"}),
     "FileDeadLetter": (flowctl_files.FileDeadLetter, {}),
@@ -63,12 +65,11 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "KafkaRanges": (flowctl_kafka.KafkaRanges, {"topics": "t", "servers": "here:1"}),
     "KafkaTopics": (flowctl_kafka.KafkaTopics, {"topics": "t", "servers": "here:1"}),
     "by_topic": (flowctl_kafka.by_topic, {"translators": {"t": flowctl_kafka.value_of}}),
-    "EmbeddedServer": (flowctl_redis.EmbeddedServer, {"data_dir": "data"}),
     "RedisCheckpointStore": (flowctl_redis.RedisCheckpointStore, {"url": "redis://here"}),
     "SqlRanges": (flowctl_sql.SqlRanges, {"connect": connect, "table": "t", "key": "k"}),
     "SqlSink": (flowctl_sql.SqlSink, {"url": "sqlite:///a.db", "table": "t"}),
     "SparkBolts": (pyspark_flowctl.SparkBolts, {"process": process}),
-    "SparkStages": (pyspark_flowctl.SparkStages, {}),
+    "SparkStages": (flowctl_storm.SparkStages, {}),
     "flow_sink": (pyspark_flowctl.flow_sink, {"fn": process, "target": "pg"}),
     "flow_batch": (pyspark_flowctl.flow_batch, {"fn": process, "target": "pg"}),
     "batch": (testing.batch, {"values": [1]}),
@@ -84,6 +85,7 @@ WRONG: list[Any] = [
 ]  # fmt: skip
 PACKAGES = (
     flowctl, flowctl_apply, flowctl_files, flowctl_http, flowctl_kafka, flowctl_redis, flowctl_sql,
+    flowctl_storm,
     pyspark_flowctl, testing,
 )  # fmt: skip
 
@@ -157,8 +159,9 @@ def test_each_public_callable_is_tried() -> None:
     }
     # Those that ours call, that take nothing, or that run a job at once.
     assert left == {
-        "apply", "Batch", "ensure_java", "find_or_start", "key_and_value",
-        "MemoryCheckpointStore", "run_local", "ServerHandle", "value_of",
+        "apply", "Batch", "Batched", "Collector", "ensure_java", "Input", "key_and_value",
+        "LocalStages", "ManualCollector", "MemoryCheckpointStore", "run_local", "TaskHook",
+        "TopologyJob", "value_of",
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 
-from flowctl.topology.topology_job import random_ids
+from flowctl_storm.topology_job import random_ids
 from tests.topology_driver import Hub, nothing, topology
 
 

@@ -59,7 +59,7 @@ def _cert_error(message: str) -> ssl.SSLCertVerificationError:
 def test_why_no_connection_is_possible(cause: Exception, tls: bool, says: str) -> None:
     error = redis.ConnectionError("Error 1 connecting")
     error.__cause__ = cause
-    fault = translate(error, address="h:1", key=None, timeout_s=2, ours=False, tls=tls)
+    fault = translate(error, address="h:1", key=None, timeout_s=2, tls=tls)
     assert re.search(says, str(fault))
 
 
@@ -74,5 +74,5 @@ def test_why_no_connection_is_possible(cause: Exception, tls: bool, says: str) -
 def test_what_may_be_a_port_of_the_other_kind_is_said(
     error: Exception, tls: bool, says: str
 ) -> None:
-    fault = translate(error, address="h:1", key=None, timeout_s=2, ours=False, tls=tls)
+    fault = translate(error, address="h:1", key=None, timeout_s=2, tls=tls)
     assert re.search(says, str(fault))

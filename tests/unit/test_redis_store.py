@@ -330,11 +330,12 @@ def test_a_wrong_url_is_refused_and_not_repeated(url: str) -> None:
 def test_where_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLOWCTL_REDIS_URL", raising=False)
-    assert RedisCheckpointStore().address == str(tmp_path / ".flowctl" / "redis")
+    with pytest.raises(ConfigError, match="FLOWCTL_REDIS_URL is not set") as caught:
+        RedisCheckpointStore()
+    assert "leave checkpoint= out" in caught.value.remedy
     monkeypatch.setenv("FLOWCTL_REDIS_URL", "rediss://u:secret@host/1?ssl_cert_reqs=none")
     assert repr(RedisCheckpointStore()) == "RedisCheckpointStore(host:6379/1, prefix='flowctl')"
     assert RedisCheckpointStore("unix:///run/redis.sock?db=1").address == "/run/redis.sock"
-    assert RedisCheckpointStore(data_dir=tmp_path).address == str(tmp_path)
 
 
 def test_names_go_to_keys_and_back() -> None:

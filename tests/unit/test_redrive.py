@@ -12,8 +12,8 @@ from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Re
 from flowctl.errors import InfrastructureError
 from flowctl.ports import SharingProducer, SourceHost
 from flowctl.runtime.redrive import Redriven, with_letters_first
-from flowctl.topology.topology_job import sources_of
 from flowctl_files import FileDeadLetter
+from flowctl_storm.topology_job import sources_of
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer
 

@@ -33,7 +33,7 @@ AT_TEXT = "2026-11-22T03:04:05.678+00:00"
 @pytest.mark.req("S121")
 def test_each_event_has_the_job_and_the_wall_clock_and_can_be_json() -> None:
     time = Time()
-    settings = Settings().with_overrides({"window.policy": "fixed", "tuple.records_max": 7})
+    settings = Settings().with_overrides({"lab.window.policy": "fixed", "tuple.records_max": 7})
     with structlog.testing.capture_logs() as logs:
         told = RunEvents("j", settings, clock=time, now=lambda: AT, logger=structlog.get_logger())
         told.started()
@@ -50,7 +50,7 @@ def test_each_event_has_the_job_and_the_wall_clock_and_can_be_json() -> None:
     began, progress, _, ended = logs
     assert began["version"] == flowctl.__version__
     assert (began["host"], began["pid"]) == (socket.gethostname(), os.getpid())
-    assert began["settings"] == {"window.policy": "fixed", "tuple.records_max": 7}
+    assert began["settings"] == {"lab.window.policy": "fixed", "tuple.records_max": 7}
     wanted = {"records_acked": 42_000, "records_per_s": 8400.0, "bolts_up": 1, "done": 0.21}
     assert progress.items() >= wanted.items()
     wanted = {"outcome": "finished", "records_acked": 200_000, "tuples_moved": 3, "bolts_lost": 0}

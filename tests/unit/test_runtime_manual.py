@@ -20,7 +20,7 @@ from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import FailingStore, ListProducer
 
-ONE_A_TUPLE = {"tuple.records_max": 1, "window.initial": 4, "window.policy": "fixed"}
+ONE_A_TUPLE = {"tuple.records_max": 1, "lab.window.initial": 4, "lab.window.policy": "fixed"}
 
 
 def spout_of(producer, store=None, **settings) -> ManualSpout:
@@ -98,7 +98,7 @@ def test_all_records_go_out_and_the_last_ack_drains_it():
 @pytest.mark.req("S93")
 def test_it_does_not_poll_while_polled_records_wait():
     producer = ListProducer(10, poll_max=10)
-    spout = spout_of(producer, **{"buffer.records_max": 2, "tuple.records_max": 10})
+    spout = spout_of(producer, **{"lab.buffer.records_max": 2, "tuple.records_max": 10})
     spout.open({"a": 1})
     spout.activate()
     emissions = emit_all(spout)
@@ -321,7 +321,11 @@ def as_a_run_does(settings: Settings, bolts: list[str]) -> list[int]:
 def test_windows_grow_as_in_a_run(policy: str, bolts: list[str], chunk: int) -> None:
     """They stayed at 2: a buffer that was empty only because nobody had polled counted as a
     producer that is the limit.  The kind: by hand and in a run, the same bolts get the same."""
-    letter = {"window.policy": policy, "window.growth": "ack", "window.threshold_s": 1.0}
+    letter = {
+        "lab.window.policy": policy,
+        "lab.window.growth": "ack",
+        "lab.window.threshold_s": 1.0,
+    }
     settings = Settings().with_overrides({**letter, "tuple.records_max": 1})
     windows = by_hand(settings, bolts, chunk)
     assert windows == as_a_run_does(settings, bolts)
@@ -332,7 +336,11 @@ def test_windows_grow_as_in_a_run(policy: str, bolts: list[str], chunk: int) -> 
 def test_a_window_does_not_grow_while_the_producer_is_the_limit() -> None:
     """It said that it has no more now: nothing is known of what the bolt could hold."""
     clock = ManualClock()
-    letter = {"window.policy": "aiad", "window.growth": "ack", "window.threshold_s": 1.0}
+    letter = {
+        "lab.window.policy": "aiad",
+        "lab.window.growth": "ack",
+        "lab.window.threshold_s": 1.0,
+    }
     settings = Settings().with_overrides({**letter, "tuple.records_max": 1})
     waiting: deque[Record] = deque()
 

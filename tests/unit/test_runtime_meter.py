@@ -35,7 +35,7 @@ from tests.runtime_parts import FailingStore, ListProducer, Witness, a_spout
 
 RECORDS = [Record(n, "x") for n in range(1, 21)]
 SETTINGS = Settings().with_overrides(
-    {"tuple.records_max": 2, "window.initial": 4, "window.policy": "fixed"}
+    {"tuple.records_max": 2, "lab.window.initial": 4, "lab.window.policy": "fixed"}
 )
 
 
@@ -482,6 +482,23 @@ def test_a_run_without_bolts_yet_starts_and_does_not_drain_though_all_input_is_r
     a_spout(producer=ListProducer(20), bolts=bolts).run(view=view)
     assert {s.phase for s in view.snapshots[:3]} == {"starting"}
     assert {plain.line(s) for s in view.snapshots[:3]} == {"records 0  waiting for 1 bolt"}
+
+
+def test_a_run_does_not_drain_while_records_that_were_read_wait_to_be_sent():
+    """Kind: a view that states as known what isn't.  It said "draining" at 1 % of the input."""
+    seen = threading.Event()
+
+    class Sees(Witness):
+        def update(self, snapshot: Snapshot) -> None:
+            super().update(snapshot)
+            if snapshot.tuples_emitted and snapshot.records_buffered:
+                seen.set()
+
+    view = Sees()
+    bolts = LocalBolts(lambda batch: seen.wait(10.0) and None, count=1)
+    a_spout(producer=ListProducer(2000), bolts=bolts).run(view=view)
+    waiting = [s for s in view.snapshots if s.tuples_emitted and s.records_buffered]
+    assert {s.phase for s in waiting} == {"running"}, "most of the input is read and not sent"
 
 
 def test_a_run_over_ranges_does_not_drain_while_bolts_read_most_of_the_input(tmp_path: Path):

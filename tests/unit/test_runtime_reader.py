@@ -55,7 +55,7 @@ def read(control: Control, producer: ListProducer, unsaved_max: int = 1 << 30) -
 
 @pytest.mark.req("S93")
 def test_what_is_refused_is_kept_and_offered_again():
-    control = Control(**{"buffer.records_max": 3})
+    control = Control(**{"lab.buffer.records_max": 3})
     reader = read(control, ListProducer(10, poll_max=10))
     assert control.taken == list(range(1, 11))
     assert control.waits == 3
@@ -127,7 +127,7 @@ def test_positions_that_go_back_are_refused():
 
 
 def test_with_the_store_away_it_reads_as_far_as_allowed():
-    control = Control(**{"buffer.records_max": 5})
+    control = Control(**{"lab.buffer.records_max": 5})
     control.store_away_since_s = 0.0
     control.core.counters.records_acked = 7
 
@@ -145,7 +145,7 @@ def test_with_the_store_away_it_reads_as_far_as_allowed():
 
 
 def test_a_stop_ends_it_even_where_it_is_refused():
-    control = Control(**{"buffer.records_max": 1})
+    control = Control(**{"lab.buffer.records_max": 1})
 
     def stop(timeout: float | None = None) -> bool:
         control.stopping.set()
@@ -218,7 +218,7 @@ def dead_of(control: Control) -> list[tuple[int, str]]:
 
 
 def test_a_record_that_cannot_be_sent_goes_to_the_dead_letter_and_the_rest_is_read():
-    control = Control(**{"buffer.records_max": 40})
+    control = Control(**{"lab.buffer.records_max": 40})
     producer = SomeBad(300, poll_max=120)
     producer.open(control.core.checkpoint())
     reader = Reader(control, producer, unsaved_max=1 << 30, has_dead_letter=True)

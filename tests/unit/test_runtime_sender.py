@@ -21,10 +21,10 @@ from tests.loop_parts import Log
 _, BACK_PRESSURE, MAX_PENDING, NO_INPUT, LAST_TUPLES = WaitReason
 ONE_EACH = {
     "tuple.records_max": 1,
-    "window.policy": "fixed",
-    "window.initial": 1,
-    "timeout.rto_first_s": 60.0,
-    "timeout.silence_max_s": 60.0,
+    "lab.window.policy": "fixed",
+    "lab.window.initial": 1,
+    "lab.timeout.rto_first_s": 60.0,
+    "lab.timeout.silence_max_s": 60.0,
 }
 
 
@@ -203,7 +203,7 @@ def test_a_source_that_gives_nothing_is_a_spout_wait():
 
 @pytest.mark.req("S37", "S40", "S59")
 def test_the_bound_on_tuples_in_flight_is_a_limit_of_pending():
-    stand = Stand(window__initial=9, dispatch__in_flight_max=3)
+    stand = Stand(lab__window__initial=9, dispatch__in_flight_max=3)
     stand.offer(9)
     stand.steps(2)
     assert len(stand.server.sent) == 3
@@ -242,7 +242,7 @@ def test_a_store_that_is_away_is_a_limit_once_the_reader_waits_for_it():
 
 @pytest.mark.req("S31")
 def test_a_wait_ends_at_the_cores_next_deadline():
-    stand = Stand(timeout__rto_first_s=0.3, timeout__rule="clock")
+    stand = Stand(lab__timeout__rto_first_s=0.3, lab__timeout__rule="clock")
     stand.offer(5)
     stand.steps()
     assert stand.server.polled_s[-1] == pytest.approx(0.3)
@@ -253,9 +253,9 @@ def test_a_wait_ends_at_the_cores_next_deadline():
 @pytest.mark.req("S31", "S33")
 def test_literal_waits_by_configuration():
     stand = Stand(
-        wait__spout_strategy="progressive",
-        wait__backpressure_strategy="park",
-        wait__backpressure_park_us=700,
+        lab__wait__spout_strategy="progressive",
+        lab__wait__backpressure_strategy="park",
+        lab__wait__backpressure_park_us=700,
     )
     stand.offer(5)
     stand.steps(3)
@@ -295,7 +295,7 @@ def test_after_several_messages_it_looks_again_before_it_waits():
 @pytest.mark.req("S45")
 @pytest.mark.parametrize("strategy", ["blocking", "progressive", "park"])
 def test_the_end_is_heard_in_every_wait(strategy: str):
-    stand = Stand(wait__spout_strategy=strategy, wait__backpressure_strategy=strategy)
+    stand = Stand(lab__wait__spout_strategy=strategy, lab__wait__backpressure_strategy=strategy)
     stand.offer(5)
     poll, polls = stand.server.poll, []
 
@@ -315,7 +315,7 @@ def test_the_end_is_heard_in_every_wait(strategy: str):
 
 @pytest.mark.req("S6")
 def test_an_ack_that_waits_to_be_read_lets_nothing_expire():
-    stand = Stand(bolts=2, timeout__rto_first_s=3.0, timeout__silence_max_s=3.0)
+    stand = Stand(bolts=2, lab__timeout__rto_first_s=3.0, lab__timeout__silence_max_s=3.0)
     stand.offer(2)
     stand.steps()
     stand.server.behind_since_s = stand.clock()
@@ -335,7 +335,7 @@ def test_an_ack_that_waits_to_be_read_lets_nothing_expire():
 
 
 def test_behind_a_relay_that_stands_still_nobody_is_judged_and_the_loop_does_not_spin() -> None:
-    stand = Stand(timeout__rto_first_s=10.0)
+    stand = Stand(lab__timeout__rto_first_s=10.0)
     stand.offer(2)
     stand.steps()
     stand.server.behind_since_s = stand.clock()

@@ -1,4 +1,4 @@
-"""The check of docs/semantics.md finds what is wrong; ``--req`` runs exactly what it names."""
+"""The check of docs/dev/semantics.md finds what is wrong; ``--req`` runs exactly what it names."""
 
 from __future__ import annotations
 

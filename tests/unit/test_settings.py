@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowctl.bolts.local import LocalBolts
-from flowctl.config import CheckpointSettings, Settings
+from flowctl.config import CONSTANTS, CheckpointSettings, Settings, kinds, name_of
 from flowctl.core.settings import LONG_SECONDS_MAX, SECONDS_MAX
 from flowctl.errors import ConfigError
 from flowctl.runtime.flow_control_spout import FlowControlSpout
@@ -15,13 +17,8 @@ from flowctl.runtime.manual import ManualSpout
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer
 
-DEFAULTS = {
-    f"{section}.{name}": value
-    for section in Settings.__struct_fields__
-    for name in getattr(Settings(), section).__struct_fields__
-    for value in [getattr(getattr(Settings(), section), name)]
-}
-SECONDS = [name for name in DEFAULTS if name.endswith("_s")]
+SECONDS = [name for name in kinds() if name.endswith("_s")]
+USERS = [name for name in kinds() if not name.startswith("lab.")]
 
 
 @pytest.mark.parametrize("name", SECONDS)
@@ -41,7 +38,7 @@ def test_many_bolts_say_less_often_that_they_are_alive() -> None:
     assert (timeout.heartbeat_s, timeout.suspect_s) == (1.0, 1.0)
     assert (timeout.silence_s, timeout.silence_max_s) == (3.0, 4.0)
     assert few.for_bolts(1_000).checked().with_overrides({}) == few.for_bolts(1_000)
-    rare = few.with_overrides({"timeout.heartbeat_s": 2, "timeout.silence_s": 20})
+    rare = few.with_overrides({"lab.timeout.heartbeat_s": 2, "lab.timeout.silence_s": 20})
     assert rare.for_bolts(2_000) == rare
     assert rare.for_bolts(3_000).timeout.silence_s == 20, "what is longer stays"
 
@@ -53,7 +50,7 @@ def test_no_wait_of_seconds_is_one_that_the_system_does_not_know(name: str) -> N
     Settings().with_overrides({name: SECONDS_MAX})
 
 
-@pytest.mark.parametrize("name", [n for n in DEFAULTS if n.endswith(("_ms", "_us"))])
+@pytest.mark.parametrize("name", [n for n in kinds() if n.endswith(("_ms", "_us"))])
 def test_short_waits_are_bounded_too(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}: .* at most"):
         Settings().with_overrides({name: "100000000000"})
@@ -79,9 +76,9 @@ def test_settings_put_together_by_constructors_are_checked_before_a_run() -> Non
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("window.polcy", "window.policy"),
-        ("windows.policy", "window.policy"),
-        ("policy", "window.policy"),
+        ("window.polcy", "lab.window.policy"),
+        ("windows.policy", "lab.window.policy"),
+        ("policy", "lab.window.policy"),
         ("checkpoint.interval", "checkpoint.interval_s"),
     ],
 )
@@ -92,15 +89,42 @@ def test_a_misspelt_name_says_what_was_meant(name: str, meant: str) -> None:
     assert "buffer.bytes_max" not in caught.value.remedy
 
 
-def test_a_name_like_none_lists_all() -> None:
+def test_a_name_like_none_lists_those_that_users_set() -> None:
     with pytest.raises(ConfigError, match="no such setting") as caught:
         Settings().with_overrides({"zzz": "1"})
-    assert all(name in caught.value.remedy for name in DEFAULTS)
+    assert caught.value.remedy == f"Known: {', '.join(sorted(USERS))}."
+    assert len(USERS) <= 25
+
+
+@pytest.mark.parametrize("name", [n for n in kinds() if n.startswith("lab.")])
+def test_a_name_without_its_lab_says_where_the_setting_is(name: str) -> None:
+    with pytest.raises(ConfigError, match="only experiments change this") as caught:
+        Settings().with_overrides({name.removeprefix("lab."): "1"})
+    assert f"Its name is {name} (docs/dev/lab.md)" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", [*CONSTANTS, *(f"lab.{name}" for name in CONSTANTS)])
+def test_what_was_a_setting_and_is_a_constant_says_where_its_reason_is(name: str) -> None:
+    with pytest.raises(ConfigError, match="this is a constant: ") as caught:
+        Settings().with_overrides({name: "1"})
+    constant, _, rest = str(caught.value).partition("constant: ")[2].partition(" in flowctl/")
+    path = Path(__file__).parents[2] / "flowctl" / rest.partition(".py")[0]
+    text = path.with_suffix(".py").read_text(encoding="utf-8")
+    assert constant.partition(",")[0] in text or "heartbeat" in constant
+
+
+def test_each_setting_can_be_given_by_its_name() -> None:
+    defaults = msgspec.to_builtins(Settings())
+    for name in kinds():
+        section, field = name.removeprefix("lab.").split(".")
+        given = Settings().with_overrides({name: defaults[section][field]})
+        assert given == Settings()
+        assert name_of(section, field) == name
 
 
 def test_enums_list_their_values() -> None:
     with pytest.raises(ConfigError, match=r"window\.policy: 'magic'.* just_full, rtt_only, vegas"):
-        Settings().with_overrides({"window.policy": "magic"})
+        Settings().with_overrides({"lab.window.policy": "magic"})
 
 
 def test_a_wrong_share_of_losses_is_answered_with_what_is_possible() -> None:

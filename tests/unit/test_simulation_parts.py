@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowctl.errors import ConfigError, InternalError
-from flowctl.simulation import policies
-from flowctl.simulation.catalogue import CATALOGUE
-from flowctl.simulation.loop import EventLoop
-from flowctl.simulation.machine import Machine
-from flowctl.simulation.measure import Use, jain, quantile
-from flowctl.simulation.network import Channel, Sending
-from flowctl.simulation.oracle import Oracle, best_cap
-from flowctl.simulation.profile import Profile, Spells
-from flowctl.simulation.scenario import Death, Scenario, Sink, Slow
-from flowctl.simulation.sink import SharedSink
-from flowctl.simulation.workload import Workload
+from flowctl_lab.simulation import policies
+from flowctl_lab.simulation.catalogue import CATALOGUE
+from flowctl_lab.simulation.loop import EventLoop
+from flowctl_lab.simulation.machine import Machine
+from flowctl_lab.simulation.measure import Use, jain, quantile
+from flowctl_lab.simulation.network import Channel, Sending
+from flowctl_lab.simulation.oracle import Oracle, best_cap
+from flowctl_lab.simulation.profile import Profile, Spells
+from flowctl_lab.simulation.scenario import Death, Scenario, Sink, Slow
+from flowctl_lab.simulation.sink import SharedSink
+from flowctl_lab.simulation.workload import Workload
 
 STEPS = st.lists(
     st.tuples(st.floats(0.01, 3.0), st.sampled_from([0.0, 0.2, 1.0, 2.0])), min_size=1, max_size=6
@@ -201,7 +201,7 @@ def test_policies_by_name() -> None:
     assert policies.settings_of("fixed:16", scenario).window.initial == 16
     tuned = policies.settings_of("aiad_tuned", scenario).window
     assert tuned.threshold_s == pytest.approx(2 * 0.11)
-    changed = policies.settings_of("aiad", scenario, {"window.step": "3"})
+    changed = policies.settings_of("aiad", scenario, {"lab.window.step": "3"})
     assert changed.window.step == 3
     with pytest.raises(ConfigError, match="no policy 'reno'"):
         policies.settings_of("reno", scenario)

@@ -16,8 +16,8 @@ from pyspark import cloudpickle
 
 from flowctl.errors import ConfigError
 from flowctl.ports import Endpoint
-from flowctl.topology.worker.tasks import StageCode
-from flowctl.topology.worker.watch import WatchPlan
+from flowctl_storm.worker.tasks import StageCode
+from flowctl_storm.worker.watch import WatchPlan
 from pyspark_flowctl import SparkBolts
 from pyspark_flowctl.shipping import ship
 from tests.range_parts import NumberReader

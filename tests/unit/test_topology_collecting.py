@@ -11,7 +11,7 @@ from flowctl.core.events import TreesHeldUp
 from flowctl.errors import RetryLater
 from flowctl.failure.classify import Meaning
 from flowctl.failure.kinds import Kind
-from flowctl.topology import Input, ManualCollector
+from flowctl_storm import Input, ManualCollector
 from tests.collecting_parts import QUICK, Totals, collecting, finish
 from tests.topology_driver import Hub, Sink, topology
 

@@ -9,8 +9,8 @@ import pytest
 
 from flowctl.core.events import TupleDeadLettered, TupleGaveUp
 from flowctl.core.records import Record
-from flowctl.topology import Collector, Input
-from flowctl.topology.hub.core import TopologyCore
+from flowctl_storm import Collector, Input
+from flowctl_storm.hub.core import TopologyCore
 from tests.listener_parts import Log
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.topology import Collector, Input
+from flowctl_storm import Collector, Input
 from tests.topology_driver import Hub, nothing, topology
 
 pytestmark = pytest.mark.req("S49")
@@ -32,7 +32,7 @@ def one_root(code: Any, **settings: Any) -> tuple[Hub, list[tuple[str | None, bo
     made = topology(**settings)
     made.bolt("a", code).shuffle("s")
     # The stage's own timer does not take the tuple back from a bolt that is silent.
-    patient = {"timeout.rto_first_s": 1e6, "timeout.rto_max_s": 1e6}
+    patient = {"lab.timeout.rto_first_s": 1e6, "lab.timeout.rto_max_s": 1e6}
     hub = Hub(made, next_id=iter([ROOT, *range(1, 9)]).__next__, overrides=patient)
     told = told_while_pending(hub)
     hub.offer(["x"])

@@ -11,8 +11,8 @@ from flowctl.core.events import PartitionGiven, PartitionTakenAway
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Record
 from flowctl.ports import SharingProducer, SourceChunk, SourceHost
-from flowctl.topology import Collector, Input
-from flowctl.topology.topology_job import Sources, sources_of
+from flowctl_storm import Collector, Input
+from flowctl_storm.topology_job import Sources, sources_of
 from tests.listener_parts import Log
 from tests.runtime_parts import ListProducer
 from tests.topology_driver import Hub, Sink, nothing, passing, topology

@@ -8,10 +8,14 @@ import pytest
 
 from flowctl.core.events import TreesHeldUp
 from flowctl.instrumentation.events import sentence
-from flowctl.topology import Input, ManualCollector
+from flowctl_storm import Input, ManualCollector
 from tests.topology_driver import Hub, nothing, passing, topology
 
-NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
+NO_EXPIRY = {
+    "lab.timeout.rto_first_s": 1e5,
+    "lab.timeout.rto_min_s": 1e5,
+    "lab.timeout.rto_max_s": 1e6,
+}
 
 
 class Keeper:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowctl.core.events import TupleFailed
-from flowctl.topology import Collector, Input
+from flowctl_storm import Collector, Input
 from tests.topology_driver import Hub, Sink, SpyLedger, nothing, passing, topology
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flowctl.errors import JobError
-from flowctl.topology import Input, ManualCollector
-from flowctl.topology.worker.tasks import StageCode
+from flowctl_storm import Input, ManualCollector
+from flowctl_storm.worker.tasks import StageCode
 from tests.topology_driver import Hub, topology
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from flowctl.core.events import TupleFailed
 from flowctl.errors import ConfigError, UnrunnableError
-from flowctl.topology import Batched, Collector, Input, ManualCollector, Topology
+from flowctl_storm import Batched, Collector, Input, ManualCollector, Topology
 from tests.runtime_parts import ListProducer
 from tests.topology_driver import Hub, Sink, nothing, topology
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.topology import Collector, Input
+from flowctl_storm import Collector, Input
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 
 
@@ -104,7 +104,7 @@ def test_inactive_spouts_send_nothing_again_either() -> None:
 
 @pytest.mark.req("S110")
 def test_roots_that_failed_together_do_not_all_come_back_at_the_same_moment() -> None:
-    """``retry.jitter_share`` leaves out up to half of each root's wait, at random."""
+    """Chance leaves out up to half of each root's wait, at random."""
 
     def failing(given: Input, out: Collector) -> None:
         raise ValueError("each time")

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-import flowctl.topology
+import flowctl_storm
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement
 from flowctl.errors import ConfigError, FencedError
-from flowctl.topology import Batched, Collector, Input, LocalStages, Topology
-from flowctl.topology.hub.routing import make_choice, task_of_key
-from flowctl.topology.plan import Subscription, input_id_of
-from flowctl.topology.topology_job import Sources
-from flowctl.topology.worker.tasks import StageCode
 from flowctl_files import TextRanges
+from flowctl_storm import Batched, Collector, Input, LocalStages, Topology
+from flowctl_storm.hub.routing import make_choice, task_of_key
+from flowctl_storm.plan import Subscription, input_id_of
+from flowctl_storm.topology_job import Sources
+from flowctl_storm.worker.tasks import StageCode
 from tests.runtime_parts import ListProducer
 
 ROOT = Path(__file__).parents[2]
@@ -94,9 +94,7 @@ def test_a_key_has_the_same_task_in_every_process() -> None:
     assert [task_of_key([key], 4) for key in ("a", "b", 1, None)] == [
         task_of_key([key], 4) for key in ("a", "b", 1, None)
     ]
-    program = (
-        "from flowctl.topology.hub.routing import task_of_key as t; print(t(['ann', 7], 1000))"
-    )
+    program = "from flowctl_storm.hub.routing import task_of_key as t; print(t(['ann', 7], 1000))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7"},
@@ -224,14 +222,14 @@ def test_several_producers_are_read_in_turn_each_from_its_own_checkpoint() -> No
 
 
 def test_every_public_name_is_there() -> None:
-    for name in flowctl.topology.__all__:
-        assert getattr(flowctl.topology, name) is not None
+    for name in flowctl_storm.__all__:
+        assert getattr(flowctl_storm, name) is not None
     with pytest.raises(AttributeError):
-        flowctl.topology.no_such_name  # noqa: B018
+        flowctl_storm.no_such_name  # noqa: B018
 
 
 def test_a_worker_loads_none_of_the_runtime() -> None:
-    program = "import flowctl.topology.worker.tasks, sys; print(*sys.modules)"
+    program = "import flowctl_storm.worker.tasks, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": str(ROOT)},

@@ -10,8 +10,8 @@ import pytest
 
 from flowctl.core.events import TupleFailed
 from flowctl.runtime.faults import gave_up_error
-from flowctl.topology import Batched, Collector, Input, ManualCollector
-from flowctl.topology.plan import input_id_of
+from flowctl_storm import Batched, Collector, Input, ManualCollector
+from flowctl_storm.plan import input_id_of
 from tests.stage_code_parts import failed_of, run
 from tests.topology_driver import Hub, passing, topology
 

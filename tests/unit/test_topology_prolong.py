@@ -9,12 +9,16 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.core.messages import Heartbeat
 from flowctl.core.records import Record, Span
-from flowctl.topology import Input
-from flowctl.topology.worker.inputs import Collector, ManualCollector
+from flowctl_storm import Input
+from flowctl_storm.worker.inputs import Collector, ManualCollector
 from tests.topology_driver import Hub, nothing, passing, topology
 
 TICKS = 4  # until a tree expires
-NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
+NO_EXPIRY = {
+    "lab.timeout.rto_first_s": 1e5,
+    "lab.timeout.rto_min_s": 1e5,
+    "lab.timeout.rto_max_s": 1e6,
+}
 
 
 def working_for_three_ticks(*, prolongs: bool, epoch: int | None = None) -> Hub:

@@ -8,8 +8,8 @@ import pytest
 
 from flowctl.core.events import TupleDropped
 from flowctl.core.records import AckOutcome
-from flowctl.topology import Batched, Collector, Input
-from flowctl.topology.callbacks import SpoutCallbacks
+from flowctl_storm import Batched, Collector, Input
+from flowctl_storm.callbacks import SpoutCallbacks
 from tests.collecting_parts import Pairs
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 
@@ -85,7 +85,7 @@ def test_the_second_ack_of_a_tuple_emits_nothing() -> None:
 def test_a_tree_that_is_not_complete_in_time_goes_again() -> None:
     made = topology(tree_timeout_s=10.0)
     made.bolt("a", nothing).shuffle("s")
-    hub = Hub(made, overrides={"timeout.rto_max_s": 1e6, "timeout.rto_first_s": 1e6})
+    hub = Hub(made, overrides={"lab.timeout.rto_max_s": 1e6, "lab.timeout.rto_first_s": 1e6})
     hub.offer(["x"])
     hub.emit()
     forgotten = hub.in_flight.popleft()

@@ -11,8 +11,8 @@ import pytest
 from flowctl.core.messages import SettledAck
 from flowctl.core.trees.settlement import FailedInput, Settlement
 from flowctl.errors import RetryLater
-from flowctl.topology import Batched, Collector, Input, ManualCollector
 from flowctl.wire.codec import FrameReader, FrameWriter, decoder_of
+from flowctl_storm import Batched, Collector, Input, ManualCollector
 from tests.stage_code_parts import failed_of, run
 from tests.topology_driver import Hub, Sink, passing, topology
 

@@ -9,7 +9,7 @@ import pytest
 from flowctl.core.blame import GIVEN_UP_FIRST_MAX
 from flowctl.core.events import TargetCameBack, TargetWentDown
 from flowctl.core.failures import NOTHING_SUCCEEDED
-from flowctl.topology import Batched, Collector, Input
+from flowctl_storm import Batched, Collector, Input
 from tests.topology_driver import Hub, passing, topology
 
 pytestmark = pytest.mark.on_change("topology")

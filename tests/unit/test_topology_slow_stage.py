@@ -12,7 +12,7 @@ import pytest
 from flowctl.config import Settings
 from flowctl.core.messages import Emission, Heartbeat, SettledAck
 from flowctl.instrumentation.summary import lines
-from flowctl.topology import Collector, Input, LocalStages, ManualCollector, Topology
+from flowctl_storm import Collector, Input, LocalStages, ManualCollector, Topology
 from tests.topology_driver import Hub, topology
 
 HEARTBEAT_S = 0.25

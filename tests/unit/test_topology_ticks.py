@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowctl.errors import ConfigError
-from flowctl.topology import Input, ManualCollector, Topology
+from flowctl_storm import Input, ManualCollector, Topology
 from tests.collecting_parts import Totals
 from tests.topology_driver import Hub, Sink, nothing, topology
 

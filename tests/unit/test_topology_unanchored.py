@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowctl.core.events import EmitUndelivered
-from flowctl.topology import Collector, Input
+from flowctl_storm import Collector, Input
 from tests.collecting_parts import Pairs
 from tests.topology_driver import Hub, Sink, nothing, passing, topology
 

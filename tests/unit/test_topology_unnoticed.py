@@ -8,10 +8,14 @@ import pytest
 
 from flowctl.core.events import TupleHedged
 from flowctl.core.trees.anchors import Anchored, PendingAcks
-from flowctl.topology import Collector, Input, ManualCollector
+from flowctl_storm import Collector, Input, ManualCollector
 from tests.topology_driver import Hub, Sink, nothing, topology
 
-NO_EXPIRY = {"timeout.rto_first_s": 1e5, "timeout.rto_min_s": 1e5, "timeout.rto_max_s": 1e6}
+NO_EXPIRY = {
+    "lab.timeout.rto_first_s": 1e5,
+    "lab.timeout.rto_min_s": 1e5,
+    "lab.timeout.rto_max_s": 1e6,
+}
 
 
 def stuck(hub: Hub, until_s: float) -> None:
@@ -241,7 +245,7 @@ def test_at_the_end_of_the_input_a_manual_bolts_tuple_is_not_given_to_another_to
     def copies(code: Any) -> int:
         made = topology()
         made.bolt("a", code, count=2).shuffle("s")
-        settings = {**NO_EXPIRY, "tuple.records_max": 1, "hedge.share_max": 1.0}
+        settings = {**NO_EXPIRY, "tuple.records_max": 1, "lab.hedge.share_max": 1.0}
         hub = Hub(made, overrides=settings)
         hub.offer(range(20))
         hub.core.end_of_input(now_s=0.0)

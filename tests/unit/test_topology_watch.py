@@ -14,10 +14,10 @@ from flowctl.core.records import Record, Span
 from flowctl.core.trees.settlement import ReportedError, Settlement, Watched
 from flowctl.errors import JobError
 from flowctl.instrumentation.hooks import TaskHook
-from flowctl.topology import Batched, Collector, Input, ManualCollector
-from flowctl.topology.plan import input_id_of
-from flowctl.topology.worker.tasks import StageCode
-from flowctl.topology.worker.watch import BoltWatch, WatchPlan
+from flowctl_storm import Batched, Collector, Input, ManualCollector
+from flowctl_storm.plan import input_id_of
+from flowctl_storm.worker.tasks import StageCode
+from flowctl_storm.worker.watch import BoltWatch, WatchPlan
 
 SOURCES = ["lines", "parse/errors"]
 numbers = itertools.count(1)

@@ -22,7 +22,7 @@ from flowctl.instrumentation.snapshot import BoltView, DearCall, Report, Snapsho
 from flowctl.instrumentation.views import make_view, suits_live
 from flowctl.logs import StdlibLogger
 from flowctl.runtime.faults import target_down_error
-from flowctl.topology.figures import TaskErrors, TopologyReport, TreeFigures
+from flowctl_storm.figures import TaskErrors, TopologyReport, TreeFigures
 
 BOLT = BoltView(
     name="b1", state=ev.BoltState.NORMAL, up=True, window=4, in_flight=3,
@@ -203,7 +203,11 @@ def test_summary_says_that_nothing_was_left_to_do() -> None:
     report = msgspec.structs.replace(
         REPORT, resumed=True, resumed_records=200_000, records_acked=0, elapsed_s=0.0
     )
-    assert "nothing to do: all 200 000 records were done before" in summary.lines(report)
+    told = (
+        "nothing to do: all 200 000 records were done before;"
+        f" `flowctl checkpoint clear {REPORT.job}` begins anew"
+    )
+    assert told in summary.lines(report)
 
 
 def test_summary_names_the_interruption_and_what_kept_it_from_saving() -> None:

@@ -117,9 +117,9 @@ def test_each_situation_has_its_own_strategy_by_configuration():
     assert all(type(made(situation)[0]) is Blocking for situation in WaitSituation), "ADR 11"
     settings = Settings().with_overrides(
         {
-            "wait.bolt_strategy": "park",
-            "wait.bolt_park_us": "7",
-            "wait.backpressure_strategy": "progressive",
+            "lab.wait.bolt_strategy": "park",
+            "lab.wait.bolt_park_us": "7",
+            "lab.wait.backpressure_strategy": "progressive",
         }
     )
     kinds = [
@@ -128,7 +128,7 @@ def test_each_situation_has_its_own_strategy_by_configuration():
     ]
     assert kinds == [Blocking, Park, Progressive]
     with pytest.raises(ConfigError, match=r"wait\.bolt_strategy"):
-        Settings().with_overrides({"wait.bolt_strategy": "hope"})
+        Settings().with_overrides({"lab.wait.bolt_strategy": "hope"})
 
 
 @pytest.mark.req("S35")
@@ -136,7 +136,7 @@ def test_each_situation_has_its_own_strategy_by_configuration():
 @pytest.mark.parametrize("configured", ["blocking", "progressive", "park"])
 def test_parts_of_flowctl_itself_always_park_5_ms(situation: WaitSituation, configured: str):
     park = Parked(ManualClock())
-    settings = Settings().with_overrides({f"wait.{situation.value}_strategy": configured}).wait
+    settings = Settings().with_overrides({f"lab.wait.{situation.value}_strategy": configured}).wait
     strategy = make_wait_strategy(settings, situation, park=park, is_system=True)
     assert counters(strategy, 2) == [1, 2]
     assert park.times_s == [0.005, 0.005]

@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from flowctl.core.service import ServiceModel
+from flowctl.core.cost import ServiceModel
 from flowctl.core.settings import PolicyName, WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window import AckSample, WindowPolicy, make_policy

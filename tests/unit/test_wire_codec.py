@@ -105,7 +105,7 @@ def test_a_record_that_msgpack_cannot_hold_names_the_remedy_and_leaves_the_outbo
 
 def test_a_frame_over_the_limit_is_not_sent():
     writer = FrameWriter(1000)
-    with pytest.raises(SourceError, match=r"frame_bytes_max") as caught:
+    with pytest.raises(SourceError, match=r"Shorten the record") as caught:
         writer.append(Emission(1, "b1", 1, "p", [Record(1, b"x" * 1000)], None, 0))
     assert "1000 are allowed" in str(caught.value)
     assert writer.outbox == b""

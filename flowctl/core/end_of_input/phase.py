@@ -12,13 +12,13 @@ from typing import Final
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.cost import ServicePool
 from flowctl.core.dispatch import EXACT_MAX, is_by_completion
 from flowctl.core.end_of_input.shares import Shares
-from flowctl.core.service import ServicePool
 from flowctl.core.settings import HedgeSettings
 from flowctl.core.tuples import FlowTuple
 
-# --
+# -- Work stealing ----------------------------------------------------------------------------
 #
 # At the end of the input idle bolts take what slow ones have not begun (revoke before hedge).
 #
@@ -478,12 +478,12 @@ class EndOfInput:
         self._shares.first_look.on_deadline(now_s)
 
     def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` was sent ``flow_tuple`` while all is out."""
+        """Note that ``consumer`` was sent ``flow_tuple`` after the input had ended."""
         self._stealing.note_given(consumer)
         self._hedging.note_sent(flow_tuple, consumer)
 
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` has nothing to do while all is out."""
+        """Note that ``consumer`` has nothing to do although the input has ended."""
         self._stealing.note_idle(consumer)
 
     def on_answer(self, consumer: AdaptiveFlowConsumer, *, given: bool) -> None:

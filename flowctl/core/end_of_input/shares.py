@@ -17,8 +17,8 @@ from math import log, sqrt
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.cost import BOLTS_MIN, SPEEDS_VARY, ServicePool
 from flowctl.core.dispatch import EXACT_MAX, done_in_s, is_by_completion
-from flowctl.core.service import BOLTS_MIN, SPEEDS_VARY, ServicePool
 from flowctl.core.sizing import DRIVER_S, FIRST, TRIED_TIMES, first_size
 from flowctl.core.state import Liveness
 
@@ -111,7 +111,7 @@ class Finish:
         self._began_s: float | None = None  # when it was asked first
         self.at_s: float = 0.0
         self.end_s: float = 0.0
-        self._fixed = 0.0  # what a call costs, in records, when the speeds were added up
+        self._fixed = 0.0  # cost of a call, in records, for which the sum of speeds was computed
         self.mean_speed: float = 0.0
         self._record_s = self._path_s = 0.0  # the mean record's time, and path
         self._pool_record_s = 0.0  # the same by all acks

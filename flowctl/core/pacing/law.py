@@ -5,7 +5,7 @@ Three limits, the smallest counts:
 - the **ramp** (:mod:`flowctl.core.pacing.law`) begins low and grows while more brings more;
 - the **guard** (:mod:`flowctl.core.sink_guard`) looks for the fewest calls that keep the goodput
   once calls take longer than they could;
-- **refusals** (:mod:`flowctl.core.pacing.law`) say exactly what was too much.
+- **refusals** (:mod:`flowctl.core.limit`) say exactly what was too much.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from math import floor, inf
 from typing import Final, NamedTuple
 
 from flowctl.core.events import FlowEvent, SinkCapChanged
+from flowctl.core.limit import RefusedLimit
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.sink_guard.guard import SinkGuard
 
@@ -36,7 +37,7 @@ _FULL: Final = 0.8
 # A limit that has not changed for so long is learned; a search takes a step every second or so.
 _STABLE_S: Final = 2.5
 # A limit that refusals have set may be far too low until it is tried again, after 150 calls
-# (:mod:`~flowctl.core.pacing.law`).  Where calls are so slow that this takes longer than ten
+# (:mod:`flowctl.core.limit`).  Where calls are so slow that this takes longer than ten
 # seconds, it is taken as it is: a live service waits while the target is full.
 _STABLE_UNSURE_S: Final = 10.0
 # The next time as long, at least: enough for a step up and the answer to it.
@@ -162,10 +163,11 @@ def _is_same(limit: int, other: int) -> bool:
 
 
 _QUICK, _FINE = 2.0, 1.25  # slow start doubles; once doubling gained little, by a quarter
-# A step is kept if it gives this part of what it would give where nobody waits for anybody.
+# Keep a step that yields this share of linear scaling.
 _GAIN_SHARE: Final = 0.5
-# A level is measured over so many calls, and so many rounds of all in flight: their mean is then
-# known to some 10 %, where doubling must bring 50, or to some 5 %, where a quarter must bring 12.
+# A level is measured over this many calls, and this many rounds of all calls in flight.  The mean
+# is then known to some 10 % while the limit doubles (which must raise the goodput by 50 %), and to
+# some 5 % while it grows by a quarter (which must raise it by 12 %).
 _CALLS_MIN: Final = {_QUICK: 32, _FINE: 128}
 _ROUNDS: Final = {_QUICK: 4, _FINE: 16}
 # Permits on their way from one worker to another are not in use.
@@ -194,7 +196,7 @@ class Ramp:
         self._before_goodput = 0.0
         self._factor = _FINE if is_known else _QUICK
         self._pause_s = _PAUSE_S
-        self._until_s = -1.0  # no try before this; below 0: none was in vain
+        self._until_s = -1.0  # no higher limit is tried before this; below 0: no try has failed yet
         self._begin(0.0)
 
     @property
@@ -265,90 +267,6 @@ class Ramp:
         self._begin(now_s)
 
 
-# --
-#
-# A limit learned from refusals (429, "too many connections") that many processes have pooled.
-#
-# Whoever is refused lets its permit rest, so the number of those that rest is by how much the
-# limit was too high, and the next limit is what the target took. :mod:`flowctl.core.target`
-# is the same for the tuples of one spout, which sees each refusal at once.
-
-
-# One round halves at most: a target that refuses by rate or for a moment refuses all of them.
-_DOWN_MOST: Final = 0.5
-# A level that was refused is tried again after so long, and after so many calls: a try is one
-# refusal or two, so refusals stay at 1 %.
-_HOLD_S: Final = 1.5
-_HOLD_CALLS: Final = 150
-# Calls may be slow: a target that got room is noticed within a minute all the same.
-_HOLD_MOST_S: Final = 60.0
-
-
-class PooledRefusals:
-    """``cap`` is infinite before the first refusal.  Pure; not thread-safe; O(1) per sample.
-
-    ``is_confirmed``: more than the cap was tried and refused, and the cap was the same before.
-    """
-
-    __slots__ = (
-        "_calls", "_fell_at_s", "_fell_to", "_moved_at_s", "_refused", "_step", "cap",
-        "is_confirmed",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.cap: float = inf
-        self.is_confirmed = False
-        self._fell_to = inf  # the cap after the last refusal
-        self._refused = inf  # the level that was refused last
-        self._fell_at_s = -inf
-        self._moved_at_s = -inf
-        self._calls = 0  # since the last refusal
-        self._step = 1
-
-    def on_sample(self, now_s: float, sample: Sample, lag_s: float) -> bool:
-        """Take a sample; return whether the cap moved.
-
-        ``lag_s``: what was decided is seen in samples so much later.
-        """
-        self._calls += sample.calls
-        if sample.refused:
-            # After a fall, refusals of calls from before it say nothing new.
-            return now_s - self._fell_at_s >= lag_s and self._fall(now_s, sample)
-        is_reached = sample.is_bound and sample.in_flight + 1 > self.cap
-        is_settled = now_s - self._moved_at_s >= lag_s and not sample.resting
-        return is_settled and is_reached and self._climb(now_s)
-
-    def _fall(self, now_s: float, sample: Sample) -> bool:
-        level = min(self.cap, max(sample.in_flight, 1))
-        # Permits rest longer than a fall takes: only those that were refused since count.
-        taken = level - max(1, min(sample.resting, sample.refused))
-        self.cap = max(1.0, level * _DOWN_MOST, taken)
-        self.is_confirmed = abs(self.cap - self._fell_to) <= 1
-        self._fell_to = self.cap
-        # What was taken is known exactly, unless it was less than a half: then all of it is news.
-        self._refused = self.cap + 1 if taken >= self.cap else level
-        self._fell_at_s = self._moved_at_s = now_s
-        self._calls = 0
-        self._step = 1
-        return True
-
-    def _climb(self, now_s: float) -> bool:
-        if self.cap + 1 < self._refused:
-            # Halfway back to what was refused: a target that was full for a moment has room again.
-            self.cap = min(self._refused - 1, self.cap + max(1.0, (self._refused - self.cap) / 2))
-        elif self._may_try(now_s):
-            self.cap += self._step
-            self._step *= 2
-        else:
-            return False
-        self._moved_at_s = now_s
-        return True
-
-    def _may_try(self, now_s: float) -> bool:
-        held_s = now_s - self._fell_at_s
-        return held_s >= _HOLD_MOST_S or (held_s >= _HOLD_S and self._calls >= _HOLD_CALLS)
-
-
 # -- How many calls a target takes at once -----------------------------------------------------
 
 
@@ -389,7 +307,7 @@ class TargetLaw:
         self._tick_s = tick_s
         self._events: deque[FlowEvent] = deque()
         self._guard = SinkGuard(self._events)
-        self._refusals = PooledRefusals()
+        self._refusals = RefusedLimit()
         start = bounds.clamped(bounds.start if known is None else known)
         self._headroom = Headroom(leave) if leave else None
         self._ramp = Ramp(float(start), is_known=known is not None)
@@ -425,22 +343,22 @@ class TargetLaw:
         else:
             self._learn(now_s - headroom.rested_s, sample)
             self.limit = self._bounds.clamped(self._learned)
-            is_sure = self._refusals.cap == inf or self._refusals.is_confirmed
+            is_sure = self._refusals.most == inf or self._refusals.is_confirmed
             headroom.on_learned(now_s, self.limit, sample, is_found=self._is_found, is_sure=is_sure)
 
     @property
     def _learned(self) -> float:
-        return min(self._ramp.level, self._guard.cap, self._refusals.cap)
+        return min(self._ramp.level, self._guard.cap, self._refusals.most)
 
     @property
     def _is_found(self) -> bool:
         """Whether the target, not only the start, is the limit."""
-        return self._ramp.is_found or min(self._guard.cap, self._refusals.cap) < inf
+        return self._ramp.is_found or min(self._guard.cap, self._refusals.most) < inf
 
     def _learn(self, now_s: float, sample: Sample) -> None:
         lag_s = self.lag_s
         self._guard.on_sample(now_s, sample, sent_at_s=now_s - lag_s)
-        if self._refusals.on_sample(now_s, sample, lag_s):
+        if self._take_refusals(now_s, sample, lag_s):
             self._say("refused" if sample.refused else "trying more than was refused")
         self._take_ramp(now_s, sample, lag_s)
         while self._events:
@@ -448,8 +366,24 @@ class TargetLaw:
             if isinstance(event, SinkCapChanged):
                 self._say(event.reason)
 
+    def _take_refusals(self, now_s: float, sample: Sample, lag_s: float) -> bool:
+        """Return whether the limit that refusals have set moved."""
+        limit = self._refusals
+        limit.took(sample.calls)
+        if sample.refused:
+            # After a fall, refusals of calls from before it say nothing new.
+            if now_s - limit.fell_at_s < lag_s:
+                return False
+            # Permits rest longer than a fall takes: only those that were refused since count.
+            too_many = min(sample.resting, sample.refused)
+            limit.fall(now_s, max(sample.in_flight, 1), too_many)
+            return True
+        is_reached = sample.is_bound and sample.in_flight + 1 > limit.most
+        is_settled = now_s - limit.moved_at_s >= lag_s and not sample.resting
+        return is_settled and is_reached and limit.rise(now_s)
+
     def _take_ramp(self, now_s: float, sample: Sample, lag_s: float) -> None:
-        learned = min(self._guard.cap, self._refusals.cap)
+        learned = min(self._guard.cap, self._refusals.most)
         if learned < inf:
             self._ramp.hold_at(max(learned, 1.0), now_s)
             return

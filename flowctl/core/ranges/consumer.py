@@ -6,10 +6,10 @@ from collections import deque
 from typing import NamedTuple
 
 from flowctl.core.consumer import NEVER, AdaptiveFlowConsumer, NewBolt
+from flowctl.core.cost import ServicePool
 from flowctl.core.events import FlowEvent
 from flowctl.core.messages import Progress
 from flowctl.core.ranges.pieces import RangeCut
-from flowctl.core.service import ServicePool
 from flowctl.core.settings import CoreSettings
 from flowctl.core.tuples import FlowTuple
 from flowctl.core.window import AckSample

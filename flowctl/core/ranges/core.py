@@ -51,7 +51,7 @@ def for_ranges(settings: CoreSettings) -> CoreSettings:
     return msgspec.structs.replace(settings, dispatch=dispatch, hedge=hedge)
 
 
-# --
+# -- How long a range is ----------------------------------------------------------------------
 #
 # How long a range is: seconds of work for the bolt that gets it, little while nothing is known.
 

@@ -150,7 +150,7 @@ class RangeCut(Cut, gc=False, eq=False):
         return self
 
     def hold(self, record: Record) -> None:
-        """It is known to hold just ``record``."""
+        """Note that ``record`` is all that it holds."""
         self.records = (record,)
 
     def part(self, start: int, stop: int) -> RangeCut:

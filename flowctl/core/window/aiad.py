@@ -18,14 +18,17 @@ _WINDOW_MIN = 1.0  # below one tuple a bolt could never be heard again
 # A minimum RTT is forgotten after this long, so that a route or a sink may change: as the
 # min-RTT filter of BBR (10 s, draft-cardwell-iccrg-bbr-congestion-control 4.3.3).
 _BASE_RTT_LIFE_S = 10.0
+# An ack is slow if it took more than this many times as long as without a queue: at 2, about one
+# tuple waits for each one in service.
+_THRESHOLD_RATIO = 2.0
 
 
 class AiadWindow:
     """The literal rule, per round or per ack.
 
-    The threshold is ``threshold_s`` where given.  Otherwise it is ``threshold_ratio`` times what
-    the tuple would have taken without a queue: its RTT less its wait at the bolt; for a bolt
-    that does not tell its wait, the smallest RTT of the last ten to twenty seconds.
+    The threshold is ``threshold_s`` where given.  Otherwise it is twice what the tuple would have
+    taken without a queue: its RTT less its wait at the bolt; for a bolt that does not tell its
+    wait, the smallest RTT of the last ten to twenty seconds.
     """
 
     __slots__ = (
@@ -103,7 +106,7 @@ class AiadWindow:
             base_s = sample.ack_rtt_s - sample.wait_s
         else:
             base_s = self._smallest_rtt(sample)
-        self.threshold_s = self._settings.threshold_ratio * base_s
+        self.threshold_s = _THRESHOLD_RATIO * base_s
         return self.threshold_s
 
     def _smallest_rtt(self, sample: AckSample) -> float:

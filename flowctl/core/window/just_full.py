@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flowctl.core.service import ServiceModel
+from flowctl.core.cost import ServiceModel
 from flowctl.core.settings import WindowSettings
 from flowctl.core.state import Signal
 from flowctl.core.window.policy import AckSample

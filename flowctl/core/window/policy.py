@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from flowctl.core.service import ServiceModel
+from flowctl.core.cost import ServiceModel
 from flowctl.core.state import Signal
 
 

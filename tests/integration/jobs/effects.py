@@ -11,9 +11,9 @@ import os
 import time
 
 from flowctl import Batch, FlowControlSpout, FlowProducer, LocalBolts, RangeProducer, Settings
-from flowctl.topology import Collector, Input, LocalStages, Topology
 from flowctl_files import TextLines, TextRanges
 from flowctl_redis import RedisCheckpointStore
+from flowctl_storm import Collector, Input, LocalStages, Topology
 
 effects = os.open(os.environ["EFFECTS"], os.O_APPEND | os.O_CREAT | os.O_WRONLY)
 record_s = float(os.environ["RECORD_S"])

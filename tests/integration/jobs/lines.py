@@ -14,11 +14,10 @@ import time
 from pathlib import Path
 
 from flowctl import Batch, FlowControlSpout, LocalBolts
-from flowctl.cli.demo import journal
 from flowctl.core.records import Checkpoint
 from flowctl.ports import Bolts, Process
 from flowctl_files import TextLines
-from flowctl_redis import RedisCheckpointStore
+from flowctl_lab.demo import journal
 from flowctl_sql import SqlSink
 
 PLACE = Path(os.environ["PLACE"])
@@ -121,5 +120,4 @@ spout = FlowControlSpout(
         os.environ["LOGS"], max_line_bytes=int(os.environ.get("MAX_LINE_BYTES", "8388608"))
     ),
     bolts=_bolts(),
-    checkpoint=RedisCheckpointStore(),
 )

@@ -1,0 +1,154 @@
+"""Whose fault it is that an input failed: its root's, or the target's that its stage calls.
+
+The places of :mod:`flowctl.core.blame` are stages here, and tasks.  The inputs of a tuple fail one
+by one, so a target that is down looks like many bad records, and each costs its root an attempt.
+So a root's next failure counts only if the bolt has processed something that it was sent after the
+root's last failure; and while a stage processes nothing at all, roots go out one at a time, to ask.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import NamedTuple
+
+from flowctl.core.blame import BAD_END_MAX, FEW_LEFT, GIVEN_UP_FIRST_MAX, Place, fails_alone
+from flowctl.core.counters import Counters
+from flowctl.core.events import FlowEvent, TargetWentDown
+from flowctl.core.letters import redrive_number
+from flowctl.core.settings import RetrySettings
+from flowctl.core.trees.settlement import Settlement
+from flowctl.core.tuples import NEVER_JUDGED
+from flowctl_storm.hub.stage import Stage
+from flowctl_storm.hub.tree_root import Root
+
+
+class FailedAt(NamedTuple):
+    """Where an input failed; without a stage: not because of the user's code.
+
+    ``may_be_target``: as far as can be seen, the target that the code calls may be to blame.
+    """
+
+    stage: Stage | None
+    bolt: str
+    may_be_target: bool = True
+
+    @property
+    def place(self) -> str:
+        """What is down, or is not, as a whole: a stage, or one task if no other can do it."""
+        return self.bolt if self.stage is None or self.stage.plan.is_keyed else self.stage.name
+
+
+class RootBlame:
+    """Part of ``Roots``, not thread-safe."""
+
+    def __init__(self, settings: RetrySettings, events: deque[FlowEvent]) -> None:
+        self._settings = settings
+        self._events = events
+        self._counters = Counters()
+        self._places: dict[str, Place] = {}
+        self._failing: dict[str, Place] = {}  # where something failed: nearly always none
+        # When that was sent which succeeded last at a bolt: a root, unlike a tuple, can't avoid a
+        # bolt that reaches nothing.
+        self._proven_at_s: dict[str, float] = {}
+        self._given_up_first = 0  # before anything had succeeded where they failed
+
+    def _place(self, at: FailedAt) -> Place:
+        place = self._places.get(at.place)
+        if place is None:
+            give_up_after_s = self._settings.give_up_after_s
+            place = Place(give_up_after_s, self._counters, self._events)
+            self._places[at.place] = place
+        return place
+
+    def settled(
+        self,
+        at: FailedAt,
+        said: Settlement,
+        records: int,
+        *,
+        sent_at_s: float | None,
+        left: int,
+        now_s: float,
+    ) -> None:
+        """A bolt has ``said`` what became of ``records`` inputs, and of those that it held.
+
+        ``sent_at_s`` is when they were sent, if known; ``left`` roots are to be done.
+        """
+        failed = [one for one in said.failed if not one.refused and not one.is_data_error]
+        place = self._place(at)
+        if records + len(said.acked) > len(said.failed) + len(said.held):
+            if sent_at_s is not None:
+                place.proven_at_s = max(sent_at_s, place.proven_at_s)
+                of_bolt_s = self._proven_at_s.get(at.bolt, NEVER_JUDGED)
+                self._proven_at_s[at.bolt] = max(sent_at_s, of_bolt_s)
+                if at.place in self._failing:
+                    place.on_success(sent_at_s, now_s)
+                    if not place.breaker.failing:
+                        del self._failing[at.place]
+        elif failed and not place.is_cleared and left > FEW_LEFT and at.stage is not None:
+            slots = 1 if at.stage.plan.is_keyed else at.stage.plan.count
+            self._failing[at.place] = place
+            place.note_failure(0, slots=slots, reason=failed[0].reason, now_s=now_s)
+
+    def counts(self, root: Root, at: FailedAt, *, left: int, now_s: float) -> bool:
+        """Whether this failure of ``root`` counts against it; ``left`` roots are to be done."""
+        place = self._place(at)
+        is_bad = fails_alone(root.partition, 0 if place.is_down else root.refusals)
+        proven_at_s = self._proven_at_s.get(at.bolt, NEVER_JUDGED)
+        if is_bad or not at.may_be_target or not place.lacks_proof(root.judged_at_s, proven_at_s):
+            return True
+        if place.is_down:
+            return place.clear_at_end(few_left=left <= BAD_END_MAX, now_s=now_s)
+        return at.bolt in self._proven_at_s and left <= FEW_LEFT
+
+    def is_keepable(self, root: Root, at: FailedAt) -> bool:
+        """Whether a dead letter may keep ``root``: a bolt that never works must not empty the
+        source."""
+        if self.has_succeeded(root, at):
+            return True
+        self._given_up_first += 1
+        return self._given_up_first <= GIVEN_UP_FIRST_MAX
+
+    def has_succeeded(self, root: Root, at: FailedAt) -> bool:
+        """Whether anything has succeeded where ``root`` failed, or it is known to fail alone."""
+        return self._place(at).has_succeeded or redrive_number(root.partition) is not None
+
+    # -- while a place is down -----------------------------------------------------------
+
+    @property
+    def down_s(self) -> float:
+        """How long places were down, stretches that are over."""
+        return self._counters.target_down_total_s
+
+    @property
+    def down(self) -> TargetWentDown | None:
+        """Since when and why a place processes nothing; None: all do, or nobody knows."""
+        return next((place.down for place in self._down_now()), None)
+
+    def _down_now(self) -> list[Place]:
+        return [place for place in self._failing.values() if place.is_down]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether that has lasted for ``retry.give_up_after_s``: the run has to fail."""
+        return any(place.breaker.is_lost for place in self._down_now())
+
+    def may_plant(self, now_s: float) -> bool:
+        """Whether a root may be planted: while a place is down, one now and then."""
+        return all(place.breaker.may_ask(now_s) for place in self._down_now())
+
+    def note_planted(self, now_s: float) -> None:
+        """Roots were planted; while a place is down that was one, to ask."""
+        for place in self._down_now():
+            place.breaker.note_asked(now_s)
+
+    def next_s(self) -> float | None:
+        """When :meth:`on_time` wants to be called, or None."""
+        due_s = min((place.breaker.next_s() for place in self._failing.values()), default=inf)
+        return None if due_s == inf else due_s
+
+    def on_time(self, now_s: float) -> None:
+        """Time passed: a place may count as down now, or as lost."""
+        for place in self._failing.values():
+            place.on_deadline(now_s)

@@ -1,0 +1,152 @@
+"""What a checkpoint store keeps of one job, what each call makes of it, and what it refuses.
+
+The rules of :class:`flowctl.ports.CheckpointStore`, once for all stores: those in memory and on
+disk are these functions and a place to keep the result; Redis does the same in Lua, and refuses in
+these words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from flowctl.core.positions import encode, show
+from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
+from flowctl.errors import ConfigError, FencedError, InternalError
+
+_NAMED_MAX = 10  # partitions that an error lists: two lines
+
+
+class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored for one job.  ``saved_at_unix_ms`` is the saving driver's clock; 0: never."""
+
+    job: str
+    epoch: int = 0
+    saved_at_unix_ms: int = 0
+    checkpoint: Checkpoint = Checkpoint()
+
+
+def acquired(stored: StoredJob, *, now_unix_s: int) -> StoredJob:
+    """A driver takes the job: a new epoch, at least the time of day, as the data may be lost."""
+    return msgspec.structs.replace(stored, epoch=max(stored.epoch + 1, now_unix_s))
+
+
+def saved(stored: StoredJob, checkpoint: Checkpoint, *, epoch: int, now_unix_ms: int) -> StoredJob:
+    """The driver of ``epoch`` saves; a higher one than the stored one is taken."""
+    if epoch < stored.epoch:
+        raise fenced(stored.job, newest=stored.epoch, ours=epoch)
+    partitions = stored.checkpoint.partitions
+    for name, state in checkpoint.partitions.items():
+        key = _sort_key(state.position)  # also raises for what can't be a position
+        if (before := partitions.get(name)) is not None and key < _sort_key(before.position):
+            raise goes_back(stored.job, name)
+    merged = Checkpoint(partitions | checkpoint.partitions)
+    return StoredJob(job=stored.job, epoch=epoch, saved_at_unix_ms=now_unix_ms, checkpoint=merged)
+
+
+def rewound(stored: StoredJob, partition: str, position: Position | None) -> StoredJob:
+    """Somebody sets a partition back; drivers are fenced."""
+    value = set_back(stored.job, stored.checkpoint.partitions, partition, position)
+    partitions = stored.checkpoint.partitions | {partition: value}
+    return msgspec.structs.replace(
+        stored, epoch=stored.epoch + 1, checkpoint=Checkpoint(partitions)
+    )
+
+
+def cleared(stored: StoredJob) -> StoredJob:
+    """Nothing is left but the epoch, which rises if there was one."""
+    return StoredJob(job=stored.job, epoch=stored.epoch + 1) if stored.epoch else stored
+
+
+def set_back(
+    job: str,
+    partitions: dict[str, PartitionCheckpoint],
+    partition: str,
+    position: Position | None,
+) -> PartitionCheckpoint:
+    """Return the state of ``partition`` once it is back at ``position``.
+
+    How many records were done before another position than the saved one is unknown: 0.
+    """
+    before = partitions.get(partition)
+    if before is None:
+        raise unknown(job, partitions, partition)
+    _check_shape(position, before.position)
+    if _sort_key(position) > _sort_key(before.position):
+        raise ahead(position, before.position)
+    kept_records = before.records if position == before.position else 0
+    return PartitionCheckpoint(position, kept_records, given_up=before.given_up)
+
+
+# -- Refusals ----------------------------------------------------------------------------------
+
+
+def fenced(job: str, *, newest: int, ours: int) -> FencedError:
+    """The job has a newer epoch than ``ours``."""
+    return FencedError(
+        f"job {job!r} was taken over from this driver (epoch {newest}, ours {ours}):"
+        " another driver has started, or somebody cleared or rewound its checkpoint.",
+        remedy="If it was cleared or rewound, start the job again. If another driver was"
+        " started on purpose, let it work; otherwise give this job another name.",
+    )
+
+
+def goes_back(job: str, partition: str) -> InternalError:
+    """A save that is none of a run's."""
+    return InternalError(
+        f"job {job!r}, partition {partition!r}: the position would go back.",
+        remedy="Please report this; `flowctl checkpoint rewind` is the way to go back.",
+    )
+
+
+def unknown(job: str, partitions: Iterable[str], partition: str) -> ConfigError:
+    """There is no such partition, or nothing at all."""
+    known = sorted(partitions)
+    if not known:
+        return ConfigError(
+            "job",
+            f"nothing is stored for {job!r}.",
+            remedy="See `flowctl checkpoint list`.",
+        )
+    names = ", ".join(known[:_NAMED_MAX]) + (", …" if len(known) > _NAMED_MAX else "")
+    return ConfigError(
+        "partition", f"{job!r} has no partition {partition!r}.", remedy=f"Known: {names}."
+    )
+
+
+def ahead(position: Position | None, stored: Position | None) -> ConfigError:
+    """A rewind that would go forward."""
+    return ConfigError(
+        "position",
+        f"{show(position)} lies ahead of what is saved, {show(stored)}.",
+        remedy="Give a position at or below it: records in between were not processed.",
+    )
+
+
+def no_name() -> ConfigError:
+    """A job without a name has no place."""
+    return ConfigError("job", "the name is empty.", remedy="Name the job.")
+
+
+def _check_shape(position: Position | None, stored: Position | None) -> None:
+    if position is None or stored is None or _fits(position, stored):
+        return
+    raise ConfigError(
+        "position",
+        f"{position!r} has another form than the positions of this partition.",
+        remedy=f"They look like {stored!r}.",
+    )
+
+
+def _fits(position: Position, stored: Position) -> bool:
+    if isinstance(position, tuple) and isinstance(stored, tuple):
+        # Parts may differ in type: None is allowed for any.  Of three or more the last may be
+        # missing: TextLines adds one only to a last line without newline.
+        shortest = len(stored) - 1 if len(stored) > 2 else len(stored)
+        return shortest <= len(position) <= len(stored)
+    return type(position) is type(stored)
+
+
+def _sort_key(position: Position | None) -> bytes:
+    return b"" if position is None else encode(position)  # None: nothing yet, below all

@@ -1,0 +1,123 @@
+"""One table of options for all doors: what they take, what their pages say."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowctl import Limits, paced
+from flowctl.delivery.options import (
+    APPLY,
+    BATCH,
+    DOORS,
+    OPTIONS,
+    PACED,
+    READ,
+    SINK,
+    ApplyOptions,
+    SinkOptions,
+    names_of,
+)
+from flowctl.errors import ConfigError
+from flowctl_apply import apply_parquet
+from pyspark_flowctl import apply, flow_batch, flow_sink
+from pyspark_flowctl.stream_options import StreamOptions
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_says_what_the_table_says() -> None:
+    """``make options`` writes it."""
+    page = runpy.run_path(str(ROOT / ".ci" / "options_page.py"))["page"]
+    assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == page()
+
+
+def test_an_option_is_there_once() -> None:
+    names = [option.name for option in OPTIONS]
+    assert len(set(names)) == len(names)
+    assert all(set(option.doors) <= DOORS.keys() for option in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("door", "takes"), [(SINK, SinkOptions.__annotations__), (APPLY, ApplyOptions.__annotations__)]
+)
+def test_the_type_checker_knows_the_options_of_a_door(door: str, takes: dict[str, Any]) -> None:
+    assert tuple(takes) == names_of(door)
+
+
+def test_a_stream_has_a_field_for_each_of_its_options() -> None:
+    fields = set(StreamOptions.__struct_fields__) - {"producer", "arguments", "process"}
+    assert fields == set(names_of(READ))
+
+
+def test_paced_takes_what_the_table_says_with_the_same_defaults() -> None:
+    parameters = inspect.signature(paced).parameters
+    table = {option.name: option.default for option in OPTIONS if PACED in option.doors}
+    assert parameters.keys() == table.keys()
+    told = {"cost": 1, "name": ""}  # one call costs 1; a name that is not given
+    for name, parameter in parameters.items():
+        if name != "target":
+            assert parameter.default == told.get(name, table[name]), name
+
+
+@pytest.mark.parametrize(
+    ("door", "call"),
+    [(SINK, flow_sink), (BATCH, flow_batch), (APPLY, apply), (APPLY, apply_parquet)],
+)
+def test_help_tells_each_option(door: str, call: Callable[..., Any]) -> None:
+    said = inspect.getdoc(call)
+    assert said is not None
+    for name in names_of(door):
+        assert f"\n    {name}: " in said
+
+
+# What no door can use, for each option that more than one door takes.
+WRONG: dict[str, Any] = {
+    "target": 5,
+    "redis": "",
+    "attempts_max": 0,
+    "call_timeout_s": -1,
+    "dead_letter": "",
+    "fail_over": "many",
+    "refusal": 5,
+    "cost": 5,
+    "budget": -1,
+    "weight": 0,
+    "leave": 1,
+    "limits": Limits(in_flight_min=0),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_door_refuses_a_wrong_value_by_name(name: str, tmp_path: Path) -> None:
+    """Kind: options that nobody checks, or that each door checks in its own way."""
+    import pyarrow as pa
+
+    given: dict[str, Any] = {"target": "t", name: WRONG[name]}
+    parquet = {"schema": pa.schema([("id", pa.int64())]), "name": "n", "out": str(tmp_path)}
+    doors: dict[str, Callable[[], Any]] = {
+        SINK: lambda: flow_sink(print, **given),
+        BATCH: lambda: flow_batch(print, **given),
+        APPLY: lambda: apply_parquet("in.parquet", print, **parquet, **given),
+    }
+    for door, call in doors.items():
+        assert name in names_of(door)
+        with pytest.raises(ConfigError) as told:
+            call()
+        assert told.value.field == name, door
+    assert not list(tmp_path.iterdir()), "an option is checked before anything is written"
+
+
+def test_what_is_about_a_target_asks_for_one(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    with pytest.raises(ConfigError, match=r"budget: is about a target\. Name the target"):
+        apply_parquet(
+            "in.parquet", print, schema=pa.schema([("id", pa.int64())]), name="n", out=tmp_path,
+            budget=5,
+        )  # fmt: skip
