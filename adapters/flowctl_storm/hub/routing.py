@@ -230,7 +230,8 @@ class Router:
 
     ``dropped`` counts emits of copies of inputs that were already settled, ``untracked_failed``
     inputs that failed and are in no tree: nobody sends them again, so each is reported.
-    ``refused`` counts refusals of single inputs: each goes again later, and no fault is counted.
+    ``refused`` counts tuples of which the target refused a part: that goes again later, no fault is
+    counted, and what comes after it in the tuple is not tried.
     """
 
     def __init__(
@@ -338,12 +339,14 @@ class Router:
         for emit in said.emits:
             self._route(stage, bolt, emit, now_s)
         self.undelivered.flush(now_s)
+        is_refused = False
         for failed in said.failed:
             if failed.refused:
-                self._refuse(stage, bolt, failed, now_s)
+                is_refused |= self._refuse(stage, bolt, failed, now_s)
             else:
                 at = FailedAt(stage, bolt, may_be_target=not failed.is_data_error)
                 self.fail_inputs(stage, bolt, [failed.input_id], failed.reason, now_s, at=at)
+        self.refused += is_refused
         if said.held:
             stage.hold(bolt, said.held, now_s)
         held = said.held and set(said.held)
@@ -428,15 +431,15 @@ class Router:
             self.untracked_failed += len(untracked)
             self._events.append(_dropped(stage, bolt, untracked, reason, now_s))
 
-    def _refuse(self, stage: Stage, bolt: str, failed: FailedInput, now_s: float) -> None:
+    def _refuse(self, stage: Stage, bolt: str, failed: FailedInput, now_s: float) -> bool:
         """It is sent again here, later; if retries are not allowed, or it was refused for too long,
-        it fails.
+        it fails, and this returns False.
 
         Its trees wait for it: their timers restart now, at each tick, and when it is sent again.
         """
         parcel = stage.parcels.get(failed.input_id)
         if parcel is None:
-            return
+            return False
         reason = failed.reason
         refused_s = now_s - parcel.note_refused(now_s)
         is_too_long = refused_s >= self._give_up_after_s
@@ -444,13 +447,13 @@ class Router:
             reason = f"refused for {refused_s:.0f} s: {reason}"
         if is_too_long or not self._roots.sends_again:
             self.fail_inputs(stage, bolt, [failed.input_id], reason, now_s)
-            return
+            return False
         stage.take(bolt, failed.input_id)
-        self.refused += 1
         stage.refused_now += 1
         refused = Refused(stage, parcel)
         self.retries.refusal(refused, parcel.refusals, now_s, after_s=failed.after_s)
         self._renew(stage, parcel, now_s)
+        return True
 
     def prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
         """The timers of its trees restart; if it is settled nothing happens."""
