@@ -20,7 +20,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("remote", ["", "local[2]"], ids=["classic", "connect"])
+@pytest.mark.parametrize(
+    "remote",
+    [
+        pytest.param("", id="classic"),
+        pytest.param("local[2]", id="connect", marks=pytest.mark.long),  # a minute
+    ],
+)
 def test_each_door_works(tmp_path: Path, remote: str) -> None:
     """The same program on a classic session and on a Connect server."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

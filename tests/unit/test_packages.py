@@ -67,7 +67,7 @@ def test_what_goes_over_the_wire_and_into_the_store_is_msgpack() -> None:
     assert bytes(writer.take())[LENGTH_BYTES:] == b"\x93\x07\xa2b1\x92\x01\x02"
     writer.append(Emission(7, "b1", 1, "p", [Record(5, "x")], None, 0))
     assert msgspec.msgpack.decode(bytes(writer.take())[LENGTH_BYTES:]) == [
-        3, 7, "b1", 1, "p", [[5, "x"]], None, 0,
+        3, 7, "b1", 1, "p", [[5, "x"]], None, 0, None,
     ]  # fmt: skip
 
 
