@@ -123,7 +123,18 @@ class CallCost:
         self._call_var -= call_gain**2 / var
         self._both_var -= call_gain * record_gain / var
         self._record_var -= record_gain**2 / var
+        self._keep_possible()
         self._bound(records, service_s)
+
+    def _keep_possible(self) -> None:
+        """Rounding may leave variances that none can have.
+
+        After costs that fell by some orders of magnitude they would drive the estimate away.
+        """
+        self._call_var = max(0.0, self._call_var)
+        self._record_var = max(0.0, self._record_var)
+        most = sqrt(self._call_var * self._record_var)
+        self._both_var = min(max(self._both_var, -most), most)
 
     def _var(self, records: int) -> float:
         var = self._call_var + 2 * records * self._both_var + records**2 * self._record_var
@@ -145,12 +156,14 @@ class CallCost:
         self._has_jumped = is_surprise and not self._has_jumped
 
     def _bound(self, records: int, service_s: float) -> None:
-        """Neither is negative, and a is not more than this call took."""
+        """Neither is negative, a is not more than this call took, nor b far more."""
         if self.call_s < 0:
             self.record_s += self.call_s / records
             self.call_s = 0.0
         self.call_s = min(self.call_s, service_s)
-        self.record_s = max(self.record_s, _RECORDS_SHARE_MIN * service_s / records)
+        taken_s = service_s / records
+        least_s, most_s = _RECORDS_SHARE_MIN * taken_s, taken_s / _RECORDS_SHARE_MIN
+        self.record_s = min(max(self.record_s, least_s), most_s)
 
 
 # -- Many bolts: what their first tuples tell, before any of them has acked two ----------------

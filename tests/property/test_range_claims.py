@@ -118,7 +118,7 @@ def test_a_batch_takes_about_the_target_once_costs_are_known(costs):
         assert 1 <= pace.records <= max(before, 4 * before, 1)
         assert pace.records <= RECORDS_MAX
     record_s = costs[-1][1]
-    for _ in range(60):
+    for _ in range(120):  # a start that misled is forgotten in some seventy
         records = pace.next_records
         pace.took(records, records * record_s)
     wanted = min(max(TARGET_S / record_s, 1), RECORDS_MAX)
@@ -147,3 +147,13 @@ def test_a_first_call_that_imports_for_seconds_does_not_make_batches_long():
         done += pace.records
         pace.took(pace.records, pace.records * 0.001)
     assert pace.records * 0.001 < 1.5 * max(TARGET_S, SHARE * 5.0)
+
+
+def test_costs_that_fall_by_orders_of_magnitude_leave_no_variance_that_none_can_have():
+    """The filter's gain grew without end, and the process thread of the bolt died of it."""
+    for costs in ((1.0, 13.0, 1.0, 10.0, 0.25, 1e-7), (1.0, 11.0, 8.0, 1e-7)):
+        pace = BatchPace()
+        for record_s in (*costs, *([costs[-1]] * 60)):
+            records = pace.next_records
+            pace.took(records, records * record_s)
+        assert pace.records == RECORDS_MAX
