@@ -19,7 +19,6 @@ from flowctl.core.times import AckTimes
 # A line through two calls would tell a from b only if nothing but the size had changed: with a
 # noise of 10 %, sizes that differ by half give an a that is wrong by half of the call. So all
 # calls count, each by what it can tell, and a jump is taken for b's, as a seldom jumps.
-
 # Equal calls differ by so much of their time at least: 10 to 25 %, measured on busy machines.
 _NOISE_LEAST: Final = 0.15
 # At most, where records differ: with more, no call would be a surprise.
@@ -123,18 +122,7 @@ class CallCost:
         self._call_var -= call_gain**2 / var
         self._both_var -= call_gain * record_gain / var
         self._record_var -= record_gain**2 / var
-        self._keep_possible()
         self._bound(records, service_s)
-
-    def _keep_possible(self) -> None:
-        """Rounding may leave variances that none can have.
-
-        After costs that fell by some orders of magnitude they would drive the estimate away.
-        """
-        self._call_var = max(0.0, self._call_var)
-        self._record_var = max(0.0, self._record_var)
-        most = sqrt(self._call_var * self._record_var)
-        self._both_var = min(max(self._both_var, -most), most)
 
     def _var(self, records: int) -> float:
         var = self._call_var + 2 * records * self._both_var + records**2 * self._record_var
@@ -161,9 +149,12 @@ class CallCost:
             self.record_s += self.call_s / records
             self.call_s = 0.0
         self.call_s = min(self.call_s, service_s)
-        taken_s = service_s / records
-        least_s, most_s = _RECORDS_SHARE_MIN * taken_s, taken_s / _RECORDS_SHARE_MIN
-        self.record_s = min(max(self.record_s, least_s), most_s)
+        b_s, share = service_s / records, _RECORDS_SHARE_MIN
+        self.record_s = min(max(self.record_s, share * b_s), b_s / share)
+        # Rounding, after costs that fell a thousandfold, may leave variances that none can have.
+        self._call_var, self._record_var = max(0.0, self._call_var), max(0.0, self._record_var)
+        most = sqrt(self._call_var * self._record_var)
+        self._both_var = min(max(self._both_var, -most), most)
 
 
 # -- Many bolts: what their first tuples tell, before any of them has acked two ----------------
@@ -270,8 +261,7 @@ class FirstTuples:
 _MEMORY = 20
 # A shortest path is forgotten after this long, as BBR forgets its smallest RTT.
 _PATH_LIFE_S = 10.0
-# A longest path is forgotten by 2 % of the excess per ack: after a jitter of 4 ms, within 1 ms of
-# the shortest in some 70 acks.
+# A longest path is forgotten by 2 % of the excess per ack: a jitter of 4 ms in some 70 acks.
 _PEAK_DECAY = 0.02
 # What a tuple costs beside its records rests on differences, which noise hides: the last hundred
 # tuples of each bolt decide, all bolts together.
@@ -285,8 +275,7 @@ _POINTS_MAX = 1 / (1 - _SPLIT_DECAY)
 # As if so much had been seen (a tuple whose time is a third off its bolt's mean counts a tenth) of
 # calls that cost nothing.  Few tuples would else make records look free, and the next ones huge.
 _DOUBT = 0.1
-# A line through fewer tuples tells less than the first ones of all bolts, where those tell anything
-# and their sizes are as far apart.
+# A line through fewer tuples tells less than the first of all bolts, if their sizes are as far apart.
 _FITTED_MIN = 8
 # So many tuples tell it to a thirtieth of what single ones are off by: that is sure.
 _SURE = 1_000
