@@ -263,19 +263,17 @@ _MEMORY = 20
 _PATH_LIFE_S = 10.0
 # A longest path is forgotten by 2 % of the excess per ack: a jitter of 4 ms in some 70 acks.
 _PEAK_DECAY = 0.02
-# What a tuple costs beside its records rests on differences, which noise hides: the last hundred
-# tuples of each bolt decide, all bolts together.
+# What a tuple costs beside its records rests on differences: the last hundred of each bolt decide.
 _SPLIT_DECAY = 0.99
 # What a call is known to cost has changed by so much that older tuples need other weights.
 _WEIGHT_CHANGE = 2.0
-# Sizes that spread less tell nothing: at 5 % and a noise of 10 %, a thousand tuples give a fixed
-# cost that is 3 % of the whole only to about as much again.
+# Sizes that spread less tell nothing: a thousand tuples give a fixed cost of 3 % to as much again.
 _SPREAD_MIN = 0.05
 _POINTS_MAX = 1 / (1 - _SPLIT_DECAY)
 # As if so much had been seen (a tuple whose time is a third off its bolt's mean counts a tenth) of
 # calls that cost nothing.  Few tuples would else make records look free, and the next ones huge.
 _DOUBT = 0.1
-# A line through fewer tuples tells less than the first of all bolts, if their sizes are as far apart.
+# A line through fewer tuples tells less than the first of all bolts of sizes as far apart.
 _FITTED_MIN = 8
 # So many tuples tell it to a thirtieth of what single ones are off by: that is sure.
 _SURE = 1_000
