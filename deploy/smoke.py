@@ -110,7 +110,9 @@ DOORS: dict[str, Callable[[Any, str], int]] = {
 def main(place: str) -> int:
     """Try each door; return how many failed."""
     from pyspark.sql import SparkSession
+    from pyspark_flowctl import ensure_java
 
+    ensure_java()  # only for machines without one
     builder = SparkSession.builder.appName("flowctl smoke")
     if remote := os.environ.get("FLOWCTL_SMOKE_REMOTE"):
         builder = builder.remote(remote)
