@@ -110,6 +110,7 @@ DOORS: dict[str, Callable[[Any, str], int]] = {
 def main(place: str) -> int:
     """Try each door; return how many failed."""
     from pyspark.sql import SparkSession
+
     from pyspark_flowctl import ensure_java
 
     ensure_java()  # only for machines without one
