@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -108,3 +110,31 @@ def test_processes_of_multiprocessing_leave_too(
     (leave,) = at_end
     leave()
     assert workers_at(server) == 0
+
+
+def test_threads_that_ask_first_and_at_once_name_one_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A view took them for two processes, and added up their limits."""
+    with paced("t"):
+        pass
+    gates._process.cache_clear()
+    barrier, names = threading.Barrier(8), set[str]()
+
+    def slow_name(size: int) -> str:
+        threading.Event().wait(0.01)  # as a thread that loses the interpreter there
+        return token_hex(size)
+
+    token_hex = secrets.token_hex
+    monkeypatch.setattr(secrets, "token_hex", slow_name)
+
+    def ask() -> None:
+        barrier.wait()
+        names.update(told.process for told in gates.figures())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(names) == 1
