@@ -73,7 +73,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_new(path: str, data: bytes) -> None:
-    """Write ``data`` into the file ``path``, anew; it is on the disk when this returns.
+    """Replace the content of the file ``path`` by ``data``; it is on the disk when this returns.
 
     No file is left where that fails.
     """

@@ -147,8 +147,8 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
     selective acks above it, in order, disjoint.  ``end`` is what the source gave with its end
     (:class:`flowctl.ports.SourceChunk`), once all records before it are acked; None: there may be
     more to read.  ``mark`` is the newest that the source gave to recognise the partition by, while
-    there is no end.  ``given_up`` is the last one that counts as done though it was given up or
-    rejected, so that no sink takes it for written (``Span.unsettled``).
+    there is no end.  ``given_up`` is the last record that counts as done although it was given
+    up or rejected: no sink may take it for written (``Span.unsettled``).
     """
 
     position: Position | None = None

@@ -23,8 +23,8 @@ from flowctl.core.tuples import FlowTuple
 _STEP_S: Final = 0.25
 # A limit that nothing reaches for so long is not needed any more.
 _UNUSED_S: Final = 2.0
-# Nobody waits for a tuple that is refused, it goes again: so more is tried sooner than for calls
-# that are paced.  With calls of a second and three at once it is tried every three seconds.
+# A refused tuple is sent again and holds up nobody, so a higher limit is tried sooner than for
+# paced calls: with calls of a second and three at once, every three seconds.
 _HOLD_CALLS: Final = 8
 # A tuple that is refused at its tenth record (a limit of calls a second) has to begin again: its
 # first nine calls are made twice, and count against the target's limit twice.  So the next ones

@@ -245,29 +245,8 @@ OPTIONS: Final = (
 # -- The same for the type checker; a test holds it against the table ----------------------------
 
 
-class SinkOptions(TypedDict, total=False):
-    """What :func:`pyspark_flowctl.flow_sink` takes beside ``fn`` and ``sink``."""
-
-    target: str
-    redis: str | None
-    name: str | None
-    run: str | None
-    rows_max: int
-    call_max_s: float
-    call_timeout_s: float | None
-    attempts_max: int
-    dead_letter: DeadLetter | str | Path | None
-    fail_over: str | int | None
-    refusal: RefusalRule | None
-    cost: Callable[[Batch], float] | None
-    budget: float | None
-    weight: float
-    leave: float
-    limits: Limits | None
-
-
-class ApplyOptions(TypedDict, total=False):
-    """What :func:`pyspark_flowctl.apply` takes beside what decides its result."""
+class CallOptions(TypedDict, total=False):
+    """What both take for their calls of a target."""
 
     target: str | None
     redis: str | None
@@ -281,6 +260,20 @@ class ApplyOptions(TypedDict, total=False):
     weight: float
     leave: float
     limits: Limits | None
+
+
+class SinkOptions(CallOptions, total=False):
+    """What :func:`pyspark_flowctl.flow_sink` takes beside ``fn`` and ``sink``."""
+
+    name: str | None
+    run: str | None
+    rows_max: int
+    call_max_s: float
+
+
+class ApplyOptions(CallOptions, total=False):
+    """What :func:`pyspark_flowctl.apply` takes beside what decides its result."""
+
     bolts: int | Literal["auto"] | Callable[[Process], Bolts]
     slots: int
     checkpoint: CheckpointStore | str | None

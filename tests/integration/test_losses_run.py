@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,14 +40,31 @@ def test_rejected_and_given_up_are_counted_apart_and_each_is_one_letter(tmp_path
 
 
 def test_rejected_records_count_without_a_dead_letter_too() -> None:
-    def process(batch: Batch) -> None:
-        for record in batch:
-            if record.position == 3:
-                batch.reject(record, "not wanted")
-
+    process = rejecting(3)
     assert spout(process).run(view="off").records_rejected == 1
     with pytest.raises(TooManyLostError, match=r"1 record rejected, of \d+ .*kept nowhere"):
         spout(process, settings={"loss.fail_over": "0"}).run(view="off")
+
+
+def test_what_was_rejected_and_kept_nowhere_is_not_counted_by_a_later_run() -> None:
+    """A limit that is told: also of a run that was killed before it could say so."""
+    store = MemoryCheckpointStore()
+    producer = ListProducer(100)
+    process = rejecting(3)
+    assert spout(process, producer=producer, store=store).run(view="off").records_rejected == 1
+    again = spout(process, producer=ListProducer(100), store=store).run(view="off")
+    assert (again.records_rejected, again.records_acked) == (0, 0)
+
+
+def rejecting(position: int) -> Callable[[Batch], None]:
+    """Return a process that rejects one record."""
+
+    def process(batch: Batch) -> None:
+        for record in batch:
+            if record.position == position:
+                batch.reject(record, "not wanted")
+
+    return process
 
 
 def test_a_run_that_loses_too_much_ends_saved_and_says_how_many_and_why(tmp_path: Path) -> None:

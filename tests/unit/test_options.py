@@ -47,7 +47,7 @@ def test_an_option_is_there_once() -> None:
     ("door", "takes"), [(SINK, SinkOptions.__annotations__), (APPLY, ApplyOptions.__annotations__)]
 )
 def test_the_type_checker_knows_the_options_of_a_door(door: str, takes: dict[str, Any]) -> None:
-    assert tuple(takes) == names_of(door)
+    assert takes.keys() == set(names_of(door))
 
 
 def test_a_stream_has_a_field_for_each_of_its_options() -> None:

@@ -230,8 +230,8 @@ class Router:
 
     ``dropped`` counts emits of copies of inputs that were already settled, ``untracked_failed``
     inputs that failed and are in no tree: nobody sends them again, so each is reported.
-    ``refused`` counts tuples of which the target refused a part: that goes again later, no fault is
-    counted, and what comes after it in the tuple is not tried.
+    ``refused`` counts tuples of which the target refused a part.  That part, and what comes after
+    it in the tuple, is sent again later; no fault is counted.
     """
 
     def __init__(
