@@ -27,6 +27,7 @@ _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _PACKAGES = {
     "flowctl": "flowctl",
     "pyspark_flowctl": "adapters/pyspark_flowctl",
+    "flowctl_airflow": "adapters/flowctl_airflow",
     "flowctl_apply": "adapters/flowctl_apply",
     "flowctl_files": "adapters/flowctl_files",
     "flowctl_http": "adapters/flowctl_http",

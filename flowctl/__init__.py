@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         SpoutListener,
     )
     from flowctl.range_ports import Block, RangeProducer, RangeReader
+    from flowctl.runtime.detached import DetachedRun, Ended
     from flowctl.runtime.file_store import FileCheckpointStore
     from flowctl.runtime.flow_control_spout import FlowControlSpout
     from flowctl.runtime.iterables import Records
@@ -108,8 +109,10 @@ __all__ = [
     "CheckpointUnavailableError",
     "ConfigError",
     "DeadLetter",
+    "DetachedRun",
     "DispatchSettings",
     "Emission",
+    "Ended",
     "Endpoint",
     "Extent",
     "FencedError",
@@ -209,6 +212,7 @@ _HOMES = {
     ),
     "flowctl.core.ranges.extent": ("Extent",),
     "flowctl.range_ports": ("Block", "RangeProducer", "RangeReader"),
+    "flowctl.runtime.detached": ("DetachedRun", "Ended"),
     "flowctl.runtime.file_store": ("FileCheckpointStore",),
     "flowctl.runtime.iterables": ("Records",),
     "flowctl.runtime.launch": ("Interrupted",),

@@ -41,6 +41,7 @@ ONCE_SHARE_MAX: Final = {"": 0.3, "flowctl.runtime": 0.4, "flowctl.bolts": 0.4}
 PUBLIC_BUILDERS: Final = {
     "BulkSink": "a sink: its cluster, index, ids and timeouts",
     "FlowControlSpout": "a job: its parts by name, all but three with defaults",
+    "FlowctlOperator": "a task of Airflow: its job, options, place and environment",
     "HttpSink": "a sink: its address, body, headers and timeouts",
     "KafkaTopics": "a source: what its connection string, group and limits are",
     "SqlRanges": "a source: its table, key, columns, condition and mark",

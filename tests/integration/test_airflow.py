@@ -1,17 +1,24 @@
-"""deploy/'s DAG, imported and run by Airflow itself: ``make test-airflow``."""
+"""deploy/'s DAG, imported and run by Airflow itself: ``make test-airflow``.
+
+First as ``airflow dags test`` does it, then by a scheduler, workers and a triggerer.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 from fault_parts import ROOT, Valkey
 
@@ -40,12 +47,17 @@ def work(batch):
         if number == 7 and (HERE / "reject").exists():
             batch.reject(record, "it is seven")
             continue
+        while (HERE / "hold").exists():
+            time.sleep(0.01)
         time.sleep(0.005)  # so that much is saved before it dies
         with open(HERE / "seen", "a") as seen:
             seen.write(f"{number}\\n")
         if number == 300 and (HERE / "die").exists():
             (HERE / "die").unlink()
             os.kill(os.getpid(), 9)
+
+with open(HERE / "begun", "a") as begun:
+    begun.write(f"{os.getpid()}\\n")
 
 spout = FlowControlSpout(
     name="visits", producer=TextLines(str(HERE / "in.log")), bolts=LocalBolts(work, count=1),
@@ -66,10 +78,25 @@ class Ran(NamedTuple):
 
 
 class Home:
-    """An Airflow of its own, with deploy/'s DAG on a job of ours."""
+    """An Airflow of its own, with deploy/'s DAG on a job of ours, and with one that defers."""
 
     def __init__(self, place: Path, redis_url: str) -> None:
         self.place = place
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        self.environment = os.environ | {
+            "AIRFLOW_HOME": str(place),
+            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PARALLELISM": "2",  # workers
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "AIRFLOW__API__WORKERS": "1",
+            "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+            # Airflow has all that the base install of flowctl asks for.
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "adapters")]),
+        }
+        self.environment.pop("PYSPARK_PYTHON", None)
         text = DAG.read_text(encoding="utf-8")
         for theirs, ours in (
             ('"/opt/jobs/visits.py"', repr(str(place / "visits.py"))),
@@ -82,6 +109,13 @@ class Home:
         for name in ("dags", "bin"):
             (place / name).mkdir()
         (place / "dags" / "flowctl_dag.py").write_text(text)
+        for theirs, ours in (
+            ('"flowctl_visits"', '"flowctl_deferred"'),
+            ('name="visits",', 'name="visits", deferrable=True,'),
+        ):
+            assert theirs in text
+            text = text.replace(theirs, ours)
+        (place / "dags" / "deferred_dag.py").write_text(text)
         (place / "visits.py").write_text(JOB)
         (place / "in.log").write_text("".join(f"{n}\n" for n in range(LINES)))
         path = os.pathsep.join(filter(None, sys.path))
@@ -94,16 +128,9 @@ class Home:
 
     def airflow(self, *arguments: str) -> str:
         """Run a command of Airflow; return what it said, whatever its exit code."""
-        environment = os.environ | {
-            "AIRFLOW_HOME": str(self.place),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "PATH": f"{self.place / 'bin'}:{os.environ['PATH']}",
-        }
-        for name in ("PYTHONPATH", "PYSPARK_PYTHON"):
-            environment.pop(name, None)
         done = subprocess.run(
             [str(Path(AIRFLOW).absolute()), *arguments],
-            env=environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=600,
@@ -111,18 +138,29 @@ class Home:
         )
         return done.stdout + done.stderr
 
-    def run(self) -> tuple[Ran, str]:
+    def run(self, dag: str = "flowctl_visits") -> tuple[Ran, str]:
         """Run the DAG once, as of now; return what became of it, and what was said."""
         (self.place / "seen").write_text("")
-        said = self.airflow("dags", "test", "flowctl_visits")
-        with sqlite3.connect(self.place / "airflow.db") as database:
+        said = self.airflow("dags", "test", dag)
+        return self.ran(), said
+
+    def ran(self) -> Ran:
+        """What Airflow's database says of the newest run."""
+        with sqlite3.connect(self.place / "airflow.db", timeout=60) as database:
             newest = "run_id = (SELECT run_id FROM dag_run ORDER BY id DESC LIMIT 1)"
             task = f"SELECT state, try_number FROM task_instance WHERE {newest}"
             [(state, tries)] = database.execute(task).fetchall()
             value = f"SELECT value FROM xcom WHERE key = 'return_value' AND {newest}"
             reports = [json.loads(text) for (text,) in database.execute(value)]
-        seen = [int(line) for line in (self.place / "seen").read_text().split()]
-        return Ran(state, tries, reports[0] if reports else None, seen), said
+        return Ran(state, tries, reports[0] if reports else None, self.seen())
+
+    def seen(self) -> list[int]:
+        """What the job has processed."""
+        return [int(line) for line in (self.place / "seen").read_text().split()]
+
+    def begun(self) -> int:
+        """How many runs of the job there have been."""
+        return len((self.place / "begun").read_text().split())
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +183,8 @@ def home(airflow: Home, server: Valkey) -> Home:
     """Airflow, and no checkpoint of an earlier test."""
     with server.client() as client:
         client.flushall()
+    (airflow.place / "begun").write_text("")
+    (airflow.place / "seen").write_text("")
     return airflow
 
 
@@ -180,3 +220,79 @@ def test_rejected_records_fail_the_task_for_good(home: Home) -> None:
     assert (ran.state, ran.tries) == ("failed", 1), said
     assert "exit code 3" in said
     assert len(ran.seen) == LINES - 1
+
+
+def test_a_task_that_defers_hands_over_the_same_report(home: Home) -> None:
+    ran, said = home.run("flowctl_deferred")
+    assert ran.state == "success", said
+    assert "running trigger in line" in said
+    assert ran.report is not None and ran.report["records_acked"] == LINES
+    assert sorted(ran.seen) == list(range(LINES))
+
+
+# -- a scheduler, workers and a triggerer -----------------------------------------------------
+
+
+@pytest.fixture
+def at_work(home: Home) -> Iterator[Home]:
+    """All of Airflow, with deploy/'s DAGs not paused."""
+    with open(home.place / "standalone.log", "wb") as log:
+        airflow = subprocess.Popen(
+            [str(Path(AIRFLOW).absolute()), "standalone"], env=home.environment,
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        for dag in ("flowctl_visits", "flowctl_deferred"):
+            until(lambda dag=dag: "unpaused" in home.airflow("dags", "unpause", dag, "--yes"))
+        yield home
+    finally:
+        (home.place / "hold").unlink(missing_ok=True)
+        whole = [child.pid for child in psutil.Process(airflow.pid).children(recursive=True)]
+        for pid in [airflow.pid, *whole]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        airflow.wait()
+
+
+def until(holds: Callable[[], bool], *, within_s: float = 240) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline_s, "it does not come to that"
+        time.sleep(0.5)
+
+
+def test_airflow_kills_a_worker_in_mid_run_and_the_retry_attaches(at_work: Home) -> None:
+    home = at_work
+    (home.place / "hold").touch()
+    said = home.airflow("dags", "trigger", "flowctl_visits")
+    until(lambda: home.begun() == 1)
+    run = int((home.place / "begun").read_text())
+    keeper = psutil.Process(run).parent()
+    assert keeper is not None
+    worker = keeper.parent()
+    assert worker is not None and "airflow" in " ".join(worker.cmdline())
+    worker.kill()
+    until(lambda: home.ran().tries == 2 and home.ran().state == "running")
+    assert home.begun() == 1, "the retry found the run"
+    (home.place / "hold").unlink()
+    until(lambda: home.ran().state not in ("running", "queued"))
+    ran = home.ran()
+    assert (ran.state, ran.tries) == ("success", 2), said
+    assert ran.report is not None
+    assert (ran.report["records_acked"], ran.report["resumed"]) == (LINES, False)
+    assert ran.seen == list(range(LINES)), "nothing ran twice"
+    assert home.begun() == 1
+
+
+def test_a_task_that_defers_needs_no_worker_while_its_run_is_at_work(at_work: Home) -> None:
+    home = at_work
+    (home.place / "hold").touch()
+    home.airflow("dags", "trigger", "flowctl_deferred")
+    until(lambda: home.begun() == 1)
+    until(lambda: home.ran().state == "deferred")
+    (home.place / "hold").unlink()
+    until(lambda: home.ran().state in ("success", "failed"))
+    ran = home.ran()
+    assert ran.state == "success"
+    assert ran.report is not None and ran.report["records_acked"] == LINES
+    assert ran.seen == list(range(LINES))

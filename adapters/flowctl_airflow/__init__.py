@@ -1,0 +1,22 @@
+"""flowctl's jobs in Airflow 3: ``from flowctl_airflow import FlowctlOperator``.
+
+Airflow itself is no dependency of any extra: this is for where it is installed already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowctl_airflow.operator import FlowctlOperator, FlowctlTrigger
+
+__all__ = ["FlowctlOperator", "FlowctlTrigger"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use: Airflow imports for seconds, and may not be there."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from flowctl_airflow import operator
+
+    return getattr(operator, name)
