@@ -31,6 +31,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from flowctl import disk
+from flowctl.arguments import check_arguments
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
@@ -101,6 +102,7 @@ class DetachedRun:
     so that it waits for the one that works.  For one thread.
     """
 
+    @check_arguments("name", "command", "occasion", "directory", "environment")
     def __init__(
         self,
         name: str,
@@ -287,10 +289,12 @@ class DetachedRun:
         disk.replace(self._file("run"), msgspec.json.encode(state))
 
     def _report(self) -> dict[str, Any]:
-        try:
-            return dict(json.loads(Path(self._file("json")).read_bytes()))
-        except (OSError, ValueError):  # none, or cut off: wrong usage, a kill, a full disk
-            return {}
+        # None, or cut off: wrong usage, a kill, a full disk.
+        with suppress(OSError, ValueError):
+            told = json.loads(Path(self._file("json")).read_bytes())
+            if isinstance(told, dict):
+                return told
+        return {}
 
 
 def keep() -> None:

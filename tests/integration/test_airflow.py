@@ -92,7 +92,8 @@ class Home:
             "AIRFLOW__CORE__PARALLELISM": "2",  # workers
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "AIRFLOW__API__WORKERS": "1",
-            "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "PATH": f"{place / 'bin'}:{Path(AIRFLOW).absolute().parent}:{os.environ['PATH']}",
             # Airflow has all that the base install of flowctl asks for.
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "adapters")]),
         }
@@ -103,6 +104,7 @@ class Home:
             ('"--master", "spark://master:7077", ', ""),  # no Spark here
             ('"redis://redis:6379/0"', repr(redis_url)),
             ("timedelta(seconds=30)", "timedelta(seconds=1)"),
+            ('schedule="@daily"', "schedule=None"),  # else there is a run at once
         ):
             assert theirs in text
             text = text.replace(theirs, ours)
@@ -157,6 +159,11 @@ class Home:
     def seen(self) -> list[int]:
         """What the job has processed."""
         return [int(line) for line in (self.place / "seen").read_text().split()]
+
+    def trigger(self, dag: str) -> None:
+        """Begin a run of the DAG; return once its job is at work."""
+        until(lambda: "DagNotFound" not in self.airflow("dags", "trigger", dag))
+        until(lambda: self.begun() == 1)
 
     def begun(self) -> int:
         """How many runs of the job there have been."""
@@ -235,15 +242,13 @@ def test_a_task_that_defers_hands_over_the_same_report(home: Home) -> None:
 
 @pytest.fixture
 def at_work(home: Home) -> Iterator[Home]:
-    """All of Airflow, with deploy/'s DAGs not paused."""
+    """All of Airflow."""
     with open(home.place / "standalone.log", "wb") as log:
         airflow = subprocess.Popen(
             [str(Path(AIRFLOW).absolute()), "standalone"], env=home.environment,
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
-        for dag in ("flowctl_visits", "flowctl_deferred"):
-            until(lambda dag=dag: "unpaused" in home.airflow("dags", "unpause", dag, "--yes"))
         yield home
     finally:
         (home.place / "hold").unlink(missing_ok=True)
@@ -264,8 +269,7 @@ def until(holds: Callable[[], bool], *, within_s: float = 240) -> None:
 def test_airflow_kills_a_worker_in_mid_run_and_the_retry_attaches(at_work: Home) -> None:
     home = at_work
     (home.place / "hold").touch()
-    said = home.airflow("dags", "trigger", "flowctl_visits")
-    until(lambda: home.begun() == 1)
+    home.trigger("flowctl_visits")
     run = int((home.place / "begun").read_text())
     keeper = psutil.Process(run).parent()
     assert keeper is not None
@@ -277,7 +281,7 @@ def test_airflow_kills_a_worker_in_mid_run_and_the_retry_attaches(at_work: Home)
     (home.place / "hold").unlink()
     until(lambda: home.ran().state not in ("running", "queued"))
     ran = home.ran()
-    assert (ran.state, ran.tries) == ("success", 2), said
+    assert (ran.state, ran.tries) == ("success", 2)
     assert ran.report is not None
     assert (ran.report["records_acked"], ran.report["resumed"]) == (LINES, False)
     assert ran.seen == list(range(LINES)), "nothing ran twice"
@@ -287,8 +291,7 @@ def test_airflow_kills_a_worker_in_mid_run_and_the_retry_attaches(at_work: Home)
 def test_a_task_that_defers_needs_no_worker_while_its_run_is_at_work(at_work: Home) -> None:
     home = at_work
     (home.place / "hold").touch()
-    home.airflow("dags", "trigger", "flowctl_deferred")
-    until(lambda: home.begun() == 1)
+    home.trigger("flowctl_deferred")
     until(lambda: home.ran().state == "deferred")
     (home.place / "hold").unlink()
     until(lambda: home.ran().state in ("success", "failed"))

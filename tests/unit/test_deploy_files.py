@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import configparser
 import importlib.util
-import json
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from flowctl.cli.find_job import load_spout
 from flowctl.cli.main import cli
 from flowctl.errors import EXIT_FINISHED_WITH_LOSSES, EXIT_INTERRUPTED, EXIT_USAGE
 from flowctl.runtime.run import FINAL_SAVE_TIMEOUT_S
+from tests.airflow_parts import StandIn, stand_in
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -255,96 +254,18 @@ def test_the_unit_runs_flowctl_and_knows_its_exit_codes() -> None:
 # -- Airflow ---------------------------------------------------------------------------------
 
 
-class _Fails(Exception):
-    pass
-
-
-class _FailsForGood(Exception):
-    pass
-
-
-class _Operator:
-    made: list[Any] = []  # noqa: RUF012  (of this test's module only)
-
-    def __init__(self, *, task_id: str, **_: Any) -> None:
-        self.task_id = task_id
-        _Operator.made.append(self)
-
-
-class _Dag:
-    def __init__(self, *_: Any, **options: Any) -> None:
-        self.options = options
-
-    def __enter__(self) -> _Dag:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-
 @pytest.fixture
-def dag(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The DAG's module, with as much of Airflow as it uses."""
-    for name in ("airflow", "airflow.sdk", "airflow.sdk.exceptions"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    vars(sys.modules["airflow.sdk.exceptions"]).update(
-        AirflowException=_Fails, AirflowFailException=_FailsForGood
-    )
-    vars(sys.modules["airflow.sdk"]).update(DAG=_Dag, BaseOperator=_Operator)
-    _Operator.made.clear()
+def airflow() -> Iterator[StandIn]:
+    with stand_in() as found:
+        yield found
+
+
+def test_the_dag_runs_a_command_that_parses_and_one_run_at_a_time(airflow: StandIn) -> None:
     spec = importlib.util.spec_from_file_location("dag", DEPLOY / "airflow" / "flowctl_dag.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
-
-
-def test_the_dag_runs_a_command_that_parses_and_one_run_at_a_time(dag: ModuleType) -> None:
-    [operator] = _Operator.made
-    parse(["flowctl", "run", operator.job, "--plain", "--report", "report.json", *operator.options])
-    assert dag.dag.options["max_active_runs"] == 1
-    assert (dag.WRONG_USAGE, dag.RECORDS_LEFT_OUT) == (EXIT_USAGE, EXIT_FINISHED_WITH_LOSSES)
-    assert dag.STOP_TIMEOUT_S >= GRACE_S
-
-
-@pytest.mark.parametrize(
-    ("code", "raised"),
-    [(0, None), (1, _Fails), (130, _Fails), (2, _FailsForGood), (3, _FailsForGood)],
-)
-def test_exit_codes_become_states_and_the_report_is_returned(
-    dag: ModuleType,
-    code: int,
-    raised: type[Exception] | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told = {"records_acked": 7, "error": None}
-    program = tmp_path / "flowctl"
-    program.write_text(
-        f"#!{sys.executable}\nimport sys\n"
-        "path = sys.argv[sys.argv.index('--report') + 1]\n"
-        f"open(path, 'w').write({json.dumps(told)!r})\nsys.exit({code})\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    operator = dag.FlowctlOperator(task_id="x", job="job.py")
-    if raised is None:
-        assert operator.execute({}) == told
-    else:
-        with pytest.raises(raised, match=f"exit code {code}"):
-            operator.execute({})
-
-
-@pytest.mark.parametrize("report", ["", '{"records_acked": 7, "er'])
-def test_a_report_that_was_cut_off_does_not_hide_the_exit_code(
-    dag: ModuleType, report: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "flowctl"
-    program.write_text(
-        f"#!{sys.executable}\nimport sys\n"
-        "path = sys.argv[sys.argv.index('--report') + 1]\n"
-        f"open(path, 'w').write({report!r})\nsys.exit(3)\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(_FailsForGood, match="exit code 3"):
-        dag.FlowctlOperator(task_id="x", job="job.py").execute({})
+    [operator] = airflow.made
+    parse([operator.program, "run", operator.job, *operator.options])
+    assert operator.name == Path(operator.job).stem
+    assert module.dag.options["max_active_runs"] == 1

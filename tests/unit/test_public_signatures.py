@@ -48,6 +48,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "FlowControlSpout": (flowctl.FlowControlSpout, {**SPOUT, "bolts": BOLTS}),
     "ManualSpout": (flowctl.ManualSpout, SPOUT),
     "LocalBolts": (flowctl.LocalBolts, {"process": process, "count": 1}),
+    "DetachedRun": (flowctl.DetachedRun, {"name": "job", "command": ["flowctl", "run", "job.py"]}),
     "FileCheckpointStore": (flowctl.FileCheckpointStore, {}),
     "Records": (flowctl.Records, {"values": [1]}),
     "Topology": (flowctl_storm.Topology, {"name": "t"}),
