@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import files, version
 from pathlib import Path
 
@@ -65,14 +66,16 @@ def _try_the_lab(*, is_there: bool) -> None:
 
 
 def _run_a_topology() -> None:
-    from flowctl import Records
+    from flowctl import FileCheckpointStore, Records
     from flowctl_storm import LocalStages, Topology
 
     seen: list[int] = []
     topology = Topology("try")
     topology.spout("numbers", Records([1, 2]))
     topology.bolt("take", lambda given, out: seen.append(given.value)).shuffle("numbers")
-    topology.run(LocalStages(), view="off")
+    with tempfile.TemporaryDirectory() as place:
+        # Else the next Python finds that the job is done.
+        topology.run(LocalStages(), checkpoint=FileCheckpointStore(place), view="off")
     assert sorted(seen) == [1, 2], seen
 
 

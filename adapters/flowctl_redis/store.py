@@ -157,7 +157,7 @@ class RedisCheckpointStore:
     def rewind(self, job: str, partition: str, position: Position | None) -> None:
         """See :class:`flowctl.ports.CheckpointStore`.
 
-        The count of records is unknown at another position: it restarts at 0.
+        If nothing says how many records were done before that position, their count is 0.
         """
         for _ in range(_TRIES):
             status, detail = self._rewind(job, partition, position)

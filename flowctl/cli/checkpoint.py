@@ -56,9 +56,14 @@ def checkpoint() -> None:
 @_directory
 @_json
 def list_command(url: str | None, directory: Path | None, as_json: bool) -> None:
-    """List the jobs with a checkpoint."""
+    """List the jobs with a checkpoint, the newest first."""
+    _list(url, directory, as_json=as_json)
+
+
+def _list(url: str | None, directory: Path | None, *, as_json: bool) -> None:
     with _store(url, directory) as store:
         rows = [_row(store, job) for job in store.jobs()]
+    rows.sort(key=lambda row: row.get("saved_at_unix_ms", 0), reverse=True)
     if as_json:
         return click.echo(json.dumps(rows, indent=2))
     if not rows:
@@ -70,7 +75,7 @@ def list_command(url: str | None, directory: Path | None, as_json: bool) -> None
 
 
 @checkpoint.command("show")
-@click.argument("name", callback=decoded)
+@click.argument("name", callback=decoded, required=False)
 @click.option("--partition", "pattern", metavar="PATTERN",
               help="Only partitions of this name, or that match it (*, ?, [a-z]).")  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help=f"Print more than {SHOWN_MAX} partitions.")
@@ -79,17 +84,22 @@ def list_command(url: str | None, directory: Path | None, as_json: bool) -> None
 @_json
 def show_command(
     *,
-    name: str,
+    name: str | None,
     pattern: str | None,
     show_all: bool,
     url: str | None,
     directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Show how far job NAME has got, per source partition.
+    """Show how far job NAME has got, per source partition; without NAME list the jobs.
 
     With many partitions it prints those that are not finished; JSON has all.
     """
+    if name is None:
+        if pattern is not None or show_all:
+            option = "--all" if show_all else "--partition"
+            raise ConfigError(option, "of which job?", remedy="Give the NAME of a job.")
+        return _list(url, directory, as_json=as_json)
     with _store(url, directory) as store:
         stored = store.inspect(name)
         known = [] if stored.saved_at_unix_ms else list(store.jobs())
@@ -160,14 +170,15 @@ def rewind_command(
         if not confirmed(f"Set {what} back to {goal}{_and_sinks(forgetting)}?", yes=yes):
             return EXIT_FAILED
         store.rewind(name, partition, position)
-        epoch = store.inspect(name).epoch
+        now = store.inspect(name)
     if not as_json:
         click.echo(f"{what} is back at {goal}. A running driver will stop.")
-        if position not in (None, stored.position):
+        counts = now.checkpoint.partitions[partition].records
+        if position not in (None, stored.position) and not counts:
             click.echo("How many records were done before that is not known: they count as 0.")
     forgot = _forget(forgetting, name, partition, position, quiet=as_json)
     if as_json:
-        result = {"job": name, "partition": partition, "position": position, "epoch": epoch}
+        result = {"job": name, "partition": partition, "position": position, "epoch": now.epoch}
         click.echo(json.dumps(result | {"sinks": forgot}))
     return None
 

@@ -67,7 +67,7 @@ def set_back(
 ) -> PartitionCheckpoint:
     """Return the state of ``partition`` once it is back at ``position``.
 
-    How many records were done before another position than the saved one is unknown: 0.
+    How many records were done before another position than the saved one is 0 if that is unknown.
     """
     before = partitions.get(partition)
     if before is None:
@@ -75,8 +75,17 @@ def set_back(
     _check_shape(position, before.position)
     if _sort_key(position) > _sort_key(before.position):
         raise ahead(position, before.position)
-    kept_records = before.records if position == before.position else 0
-    return PartitionCheckpoint(position, kept_records, given_up=before.given_up)
+    return PartitionCheckpoint(position, _records_at(position, before), given_up=before.given_up)
+
+
+def _records_at(position: Position | None, saved: PartitionCheckpoint) -> int:
+    """How many records were done up to ``position``, which is not above the saved one."""
+    if position == saved.position:
+        return saved.records
+    if not (isinstance(position, int) and isinstance(saved.position, int)):
+        return 0
+    # Rows of a file are numbered from 0: if there are as many as that, no number is left out.
+    return position + 1 if saved.records == saved.position + 1 else 0
 
 
 # -- Refusals ----------------------------------------------------------------------------------

@@ -119,6 +119,29 @@ def test_list(store: _Store) -> None:
     assert json.loads(_run("list", "--json").output) == []
 
 
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_without_a_name_all_jobs_are_listed_the_newest_first(store: _Store, command: str) -> None:
+    for job in ("zoo", "middle", "ark"):
+        until_the_clock_moves()
+        store.save(job, _CHECKPOINT, epoch=store.acquire(job))
+    said = _run(command).output
+    assert [line.split()[0] for line in said.splitlines()] == ["ark", "middle", "zoo", "etl"]
+    told = json.loads(_run(command, "--json").output)
+    assert [row["job"] for row in told] == ["ark", "middle", "zoo", "etl"]
+
+
+def until_the_clock_moves() -> None:
+    """Stores keep milliseconds."""
+    now_ms = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == now_ms:
+        pass
+
+
+@pytest.mark.parametrize("option", [["--partition", "a.log"], ["--all"]])
+def test_partitions_are_those_of_a_job(store: _Store, option: list[str]) -> None:
+    assert "of which job" in str(_failure("show", *option))
+
+
 def test_list_goes_on_past_an_unreadable_job(store: _Store) -> None:
     store.save("older", _CHECKPOINT, epoch=store.acquire("older"))
     if isinstance(store, FileCheckpointStore):
@@ -151,6 +174,27 @@ def test_rewind_says_that_the_count_begins_again(store: _Store) -> None:
     again = _run(*rewind, "--to", "[12000, 50]").output  # it is there already
     assert "count as" not in again
     assert "count as" not in _run(*rewind, "--start").output  # there are none
+
+
+def test_rewound_rows_of_a_file_are_counted_by_their_numbers(store: _Store) -> None:
+    """5,000 rows up to number 4,999: so there are 1,001 up to number 1,000."""
+    done = Checkpoint({"a.parquet": PartitionCheckpoint(4999, 5000, end=4999)})
+    store.save("rows", done, epoch=store.acquire("rows"))
+    said = _run("rewind", "rows", "--partition", "a.parquet", "--to", "1000", "--yes").output
+    assert "count as" not in said
+    assert store.load("rows").partitions["a.parquet"] == PartitionCheckpoint(1000, 1001)
+
+
+@pytest.mark.parametrize("records", [4999, 5001, 0])
+def test_positions_that_do_not_count_their_records_are_not_counted(
+    store: _Store, records: int
+) -> None:
+    """Offsets of a topic have gaps, and may begin anywhere."""
+    done = Checkpoint({"t/0": PartitionCheckpoint(4999, records)})
+    store.save("topic", done, epoch=store.acquire("topic"))
+    said = _run("rewind", "topic", "--partition", "t/0", "--to", "1000", "--yes").output
+    assert "they count as 0" in said
+    assert store.load("topic").partitions["t/0"] == PartitionCheckpoint(1000, 0)
 
 
 @pytest.mark.parametrize(
