@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fault_parts import Valkey
 
 from flowctl import ConfigError, DetachedRun, Ended, InfrastructureError
 
@@ -83,6 +84,17 @@ def soon(run: DetachedRun) -> Ended:
     ended = run.ended()
     assert ended is not None
     return ended
+
+
+def tells(run: DetachedRun, text: str) -> None:
+    """Wait until the run has printed ``text``."""
+    said: list[str] = []
+
+    def does() -> bool:
+        said.append(run.printed())
+        return text in "".join(said)
+
+    until(does)
 
 
 @pytest.fixture
@@ -252,6 +264,52 @@ def test_a_job_of_flowctl_hands_over_its_report(tmp_path: Path) -> None:
     ended = run.wait()
     assert ended.is_done, run.printed()
     assert (ended.report["job"], ended.report["records_acked"]) == ("visits", 7)
+
+
+SHARED_JOB = """
+import pathlib, time
+from flowctl import FlowControlSpout, LocalBolts
+
+def work(batch):
+    while not pathlib.Path({go!r}).exists():
+        time.sleep(0.01)
+    with open({seen!r}, "a") as seen:
+        seen.writelines(record.value for record in batch)
+
+spout = FlowControlSpout(
+    name="visits", producer=list("abcdefg"), bolts=LocalBolts(work, count=1)
+)
+"""
+
+
+def test_with_standby_a_try_on_another_machine_waits_and_nothing_runs_twice(
+    tmp_path: Path, free_port: int
+) -> None:
+    """Two machines: two directories that know nothing of each other."""
+    go, seen = tmp_path / "go", tmp_path / "seen"
+    runs = []
+    server = Valkey(tmp_path, free_port)
+    server.start()
+    for machine in ("first", "second"):
+        place = tmp_path / machine
+        place.mkdir()
+        (place / "job.py").write_text(SHARED_JOB.format(go=str(go), seen=str(seen)))
+        command = [sys.executable, "-m", "flowctl", "run", "job.py", "--redis", server.url]
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        run = DetachedRun(
+            "visits", [*command, "--standby"], directory=place, environment=path, occasion="monday"
+        )
+        assert run.start()
+        tells(run, "waiting while" if runs else "records")
+        runs.append(run)
+    try:
+        go.touch()
+        first, second = (soon(run) for run in runs)
+    finally:
+        server.kill()
+    assert (first.report["records_acked"], second.report["records_acked"]) == (7, 0)
+    assert second.is_done and second.report["records_total"] == 7
+    assert sorted(seen.read_text()) == list("abcdefg")
 
 
 def test_wrong_usage_is_no_matter_for_a_retry(tmp_path: Path) -> None:

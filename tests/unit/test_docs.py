@@ -32,6 +32,7 @@ PAGES = [
     *("deploy/platforms.md", "docs/security.md"),
     *(
         "docs/apply.md",
+        *(f"docs/howto/{path.name}" for path in sorted((ROOT / "docs/howto").glob("*.md"))),
         "docs/comparison.md",
         "docs/embedding.md",
         "docs/dev/rules.md",
