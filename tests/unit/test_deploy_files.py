@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import configparser
 import importlib.util
+import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +53,14 @@ def parse(words: list[str]) -> dict[str, Any]:
 # -- commands --------------------------------------------------------------------------------
 
 
-def commands_of(page: str) -> Iterator[list[str]]:
+def blocks_of(page: str, kind: str) -> list[str]:
     text = (DEPLOY / page).read_text("utf-8")
-    for block in re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+    return [block for name, block in found if name == kind]
+
+
+def commands_of(page: str) -> Iterator[list[str]]:
+    for block in blocks_of(page, ""):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words and words[0] == "flowctl":
@@ -66,6 +73,20 @@ def test_commands_of_the_pages_parse(page: str) -> None:
     assert found
     for words in found:
         parse(words)
+
+
+def test_what_is_to_be_pasted_on_a_platform_can_be_read_there() -> None:
+    yaml = pytest.importorskip("yaml")
+    application, policy = [yaml.safe_load(text) for text in blocks_of("platforms.md", "yaml")]
+    driver = {one["name"]: one["value"] for one in application["spec"]["driver"]["env"]}
+    [rule] = policy["spec"]["ingress"]
+    assert int(driver["FLOWCTL_LISTEN_PORT"]) in [each["port"] for each in rule["ports"]]
+    for text in blocks_of("platforms.md", "json"):
+        json.loads(text if text.startswith("[") else f"{{{text}}}")
+    for text in blocks_of("platforms.md", "python"):
+        compile(text, "platforms.md", "exec")
+    for text in blocks_of("platforms.md", "bash"):
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 def test_the_composed_driver_runs_the_job_on_the_composed_cluster() -> None:
