@@ -156,9 +156,10 @@ class DetachedRun:
 
     def take(self) -> None:
         """Note that somebody was told how the run ended: the next :meth:`start` begins another."""
-        with self._locked() as lock:
+        with self._locked():  # or what the run left behind has it: nobody starts another then
             state = self._read()
-            if lock is not None and state is not None and state.occasion == self.occasion:
+            is_ours = state is not None and state.occasion == self.occasion
+            if state is not None and is_ours and state.code is not None:
                 self._write(msgspec.structs.replace(state, is_taken=True))
 
     def wait(self, *, pause: Callable[[float], object] = time.sleep) -> Ended:

@@ -205,6 +205,29 @@ def test_a_run_whose_keeper_was_killed_keeps_its_name(place: Place) -> None:
     assert "ended without a word" in ended.problem
 
 
+FORKING = """
+import os, pathlib, sys, time
+if os.fork() == 0:
+    while not pathlib.Path("gone").exists():
+        time.sleep(0.01)
+"""
+
+
+def test_what_a_run_left_behind_holds_up_the_next_run_but_not_the_news(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FORKING)
+    run = DetachedRun("visits", [sys.executable, "program.py"], directory=tmp_path)
+    assert run.wait().is_done
+    waited: list[float] = []
+
+    def pause(for_s: float) -> None:
+        waited.append(for_s)
+        (tmp_path / "gone").touch()
+
+    assert run.start(pause=pause)
+    assert waited
+    assert soon(run).is_done
+
+
 def test_a_run_that_is_killed_has_its_signal_as_its_code(place: Place) -> None:
     place.run().start()
     [(pid, _)] = place.begun()

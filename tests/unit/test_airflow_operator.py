@@ -119,6 +119,8 @@ def test_a_task_that_defers_ends_as_its_run_did(airflow: StandIn, program: Path)
     told = getattr(again, deferred.value.method_name)(context_of("monday"), event.payload)
     assert told == REPORT
     assert begun(program) == 1
+    operator_of(airflow, program).execute(context_of("monday"))
+    assert begun(program) == 2, "cleared, it runs again"
 
 
 def test_a_trigger_on_another_machine_says_so(airflow: StandIn, tmp_path: Path) -> None:
