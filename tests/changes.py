@@ -36,6 +36,7 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "files": ("adapters/flowctl_files", "flowctl/runtime"),
     "http": ("adapters/flowctl_http", "flowctl/delivery", "flowctl/bolts"),
     "kafka": ("adapters/flowctl_kafka", "flowctl/runtime", "adapters/flowctl_storm"),
+    "pages": ("docs/README.md", "docs/howto", "deploy/smoke.py"),
     "readme": (
         "README.md",
         "pyproject.toml",

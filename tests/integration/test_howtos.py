@@ -71,7 +71,7 @@ OK = (200, {"Content-Type": "application/json"}, b"{}")
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.on_change("delivery", "http")
+@pytest.mark.on_change("pages", "delivery", "http")
 def test_rows_to_an_http_api(spark: SparkSession, here: Path) -> None:
     """Busy at first; and it never takes row 7."""
     kept: set[int] = set()
@@ -104,7 +104,7 @@ def test_rows_to_an_http_api(spark: SparkSession, here: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.on_change("delivery", "sql")
+@pytest.mark.on_change("pages", "delivery", "sql")
 def test_upsert_into_postgresql(spark: SparkSession, here: Path, postgres: Postgres) -> None:
     postgres.execute("CREATE TABLE orders (id BIGINT PRIMARY KEY, state TEXT, amount INT)")
     ours = {"postgresql://etl:secret@db.internal/shop": postgres.uri}
@@ -118,7 +118,7 @@ def test_upsert_into_postgresql(spark: SparkSession, here: Path, postgres: Postg
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.on_change("delivery", "http")
+@pytest.mark.on_change("pages", "delivery", "http")
 def test_documents_into_opensearch(spark: SparkSession, here: Path) -> None:
     """Its queue is full for every tenth item, once; the mapping refuses one."""
     full: set[str] = set()
@@ -165,7 +165,7 @@ def test_from_kafka_into_a_database(here: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.on_change("apply", "pacing")
+@pytest.mark.on_change("pages", "apply", "redis")
 def test_a_model_with_quotas(spark: SparkSession, here: Path) -> None:
     """It counts tokens, and is full at first.  Quotas as in the page would take minutes."""
     asked: list[str] = []
@@ -196,7 +196,7 @@ def test_a_model_with_quotas(spark: SparkSession, here: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.on_change("apply")
+@pytest.mark.on_change("pages", "apply")
 def test_in_a_notebook(spark: SparkSession, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell that is run again finds its result."""
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)

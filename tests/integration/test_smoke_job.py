@@ -19,7 +19,7 @@ DOORS = 6
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.on_change("spark", "delivery", "apply"),
+    pytest.mark.on_change("pages", "spark", "delivery", "apply"),
 ]
 
 

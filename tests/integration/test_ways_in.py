@@ -49,14 +49,14 @@ def test_what_is_to_be_installed_exists() -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.on_change("delivery")
+@pytest.mark.on_change("pages", "delivery")
 def test_a_target_in_the_job_that_you_have(tmp_path: Path) -> None:
     assert "5000 rows: 5000 written" in run("way_1", tmp_path)
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.on_change("apply")
+@pytest.mark.on_change("pages", "apply")
 def test_dataframe_in_dataframe_out(tmp_path: Path) -> None:
     assert "1000 rows" in run("way_2", tmp_path)
     again = run("way_2", tmp_path)
