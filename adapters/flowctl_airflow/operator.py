@@ -77,7 +77,6 @@ class FlowctlOperator(BaseOperator):
         while (ended := run.ended()) is None:
             self._tell(run)
             time.sleep(POLL_S)
-        run.take()
         return self._report(run, ended)
 
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,6 +111,7 @@ class FlowctlOperator(BaseOperator):
         if (job := ended.report.get("job", run.name)) != run.name:
             # Another task could run the same job at the same time.
             raise AirflowFailException(f"The job is called {job!r}. Write name={job!r}.")
+        run.take()  # not before: a worker may die between the trigger's event and here
         return ended.report
 
 
@@ -138,7 +138,6 @@ class FlowctlTrigger(BaseTrigger):
         try:
             while (ended := await asyncio.to_thread(run.ended)) is None:
                 await asyncio.sleep(POLL_S)
-            await asyncio.to_thread(run.take)
         except FlowctlError as error:
             ended = Ended(None, {"error": str(error)})
         yield TriggerEvent(msgspec.to_builtins(ended))
