@@ -98,7 +98,7 @@ test-s3: $(FOR_TEST) ## ranges of objects in S3, against moto's server in a venv
 	@FLOWCTL_MOTO_SERVER=.venv-s3/bin/moto_server $(BIN)/python -m pytest -q tests/integration/test_range_s3.py $(PYTEST_ARGS)
 
 # Its dependencies have no constraints here, so an install may fail: then the tests are skipped.
-test-airflow: $(FOR_TEST) ## deploy/'s DAG, imported and run by Airflow in a venv of its own (.venv-airflow), some 3 min
+test-airflow: $(FOR_TEST) ## deploy/'s DAG, run by Airflow in a venv of its own (.venv-airflow), its worker killed, deferred; some 5 min
 	@test -x .venv-airflow/bin/airflow || { $(PYTHON) -m venv .venv-airflow && \
 		.venv-airflow/bin/python -m pip install --quiet --disable-pip-version-check 'apache-airflow>=3'; } \
 		|| echo "apache-airflow does not install here"
