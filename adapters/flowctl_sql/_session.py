@@ -56,7 +56,7 @@ class Session:
     """One connection, in the thread and process that opened it."""
 
     def __init__(self, database: Database, table: str, name: str) -> None:
-        connection, dialect, self._lock_max_s = database.connect()
+        connection, dialect, self.lock_max_s = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
         self.is_unused: bool = True  # nothing was written yet
         self.skipped_at: set[int] = set()  # records of the last batch that are there already
@@ -64,15 +64,15 @@ class Session:
         # next ones took 3 % more CPU.
         self._written: WeakKeyDictionary[Batch, Prepared] = WeakKeyDictionary()
         self._database = database
-        self._connection = connection
-        self._cursor = connection.cursor()
+        self.connection = connection
+        self.cursor = connection.cursor()
         self._dialect = dialect
         self._is_postgres = dialect.name == "postgresql"
         self._table = table
         self._sink = name
         self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
         row_counts = RowCounts(table, database.label)
-        self._inserts = Inserts(self._cursor, dialect, table, row_counts)
+        self._inserts = Inserts(self.cursor, dialect, table, row_counts)
         self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
@@ -90,7 +90,7 @@ class Session:
         """Close the connection, whatever state it is in."""
         self._broken = True
         try:
-            self._connection.close()
+            self.connection.close()
         except Exception:  # it is abandoned; why it does not close helps nobody
             return
 
@@ -100,7 +100,7 @@ class Session:
             name = _postgres.name_of(job, bolt)
             if name != self._introduced:
                 try:
-                    _postgres.introduce(self._connection, self._dialect, name)
+                    _postgres.introduce(self.connection, self._dialect, name)
                 except BaseException:
                     self.close()
                     raise
@@ -115,7 +115,7 @@ class Session:
         partition = batch.span.partition
         try:
             who = _postgres.holder(
-                self._connection,
+                self.connection,
                 self._dialect,
                 job=batch.span.job,
                 sink=self._sink,
@@ -130,9 +130,9 @@ class Session:
     def transact(self, work: Callable[[], Any]) -> Any:
         """Run ``work`` in a transaction of its own; roll back and re-raise what it raises."""
         try:
-            self._database.begin(self._connection)
+            self._database.begin(self.connection)
             result = work()
-            self._connection.commit()
+            self.connection.commit()
         except BaseException:
             self._roll_back()
             raise
@@ -143,7 +143,7 @@ class Session:
 
         A writer that has stalled with the lock of this partition (frozen, or cut off) is ended.
         """
-        by_s = time.monotonic() + self._lock_max_s
+        by_s = time.monotonic() + self.lock_max_s
         while True:
             try:
                 result: WriteResult = self.transact(lambda: self.write(prepared, batch))
@@ -161,7 +161,7 @@ class Session:
         span = batch.span
         try:
             ended = _postgres.end_stalled(
-                self._connection,
+                self.connection,
                 self._dialect,
                 job=span.job,
                 sink=self._sink,
@@ -177,7 +177,7 @@ class Session:
 
     def _roll_back(self) -> None:
         try:
-            self._connection.rollback()
+            self.connection.rollback()
         except Exception:  # the server is gone: the next write opens another connection
             self.close()
 
@@ -243,8 +243,8 @@ class Session:
                     raise
                 # Another connection was first to add the row, and now it is there.  InnoDB may
                 # report that as a deadlock, if a third one rolled back its own row.
-                self._connection.rollback()
-                self._database.begin(self._connection)
+                self.connection.rollback()
+                self._database.begin(self.connection)
         return self.ledger.take(batch.span)
 
     def set_up(self, schema: Sequence[str]) -> None:
@@ -263,10 +263,10 @@ class Session:
         if schema and self._missing(self._table):
             self._tell_if_dropped()
         self._create_unless(self._table, lambda: self._create_table(schema))
-        self._database.check_table(self._cursor, self._dialect, self._table)
+        self._database.check_table(self.cursor, self._dialect, self._table)
         if self._dialect.name == "sqlite":
-            self._numbers = columns_of(self._connection, self._table)
-            self._inserts.joins = takes_several(self._connection, self._table)
+            self._numbers = columns_of(self.connection, self._table)
+            self._inserts.joins = takes_several(self.connection, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()
@@ -293,14 +293,14 @@ class Session:
         """Execute the user's statements; :class:`ConfigError` if they don't create the table."""
         for statement in schema:
             try:
-                self._cursor.execute(statement)
+                self.cursor.execute(statement)
             except sqlite3.ProgrammingError as error:  # several at once
                 raise ConfigError(
                     "schema", f"{error}", remedy="Give a list: schema=['CREATE …', 'CREATE …']."
                 ) from error
         try:
-            self._cursor.execute(f"SELECT 1 FROM {self._dialect.quoted(self._table)} WHERE 1 = 0")
-            self._cursor.fetchall()
+            self.cursor.execute(f"SELECT 1 FROM {self._dialect.quoted(self._table)} WHERE 1 = 0")
+            self.cursor.fetchall()
         except Exception as error:
             raise ConfigError(
                 "schema",
@@ -311,9 +311,9 @@ class Session:
     def _prove_rollback(self) -> None:
         """Raise :class:`ConfigError` if a row is still there after a rollback."""
         nobody = Span("flowctl: does a rollback work?", uuid4().hex, 0, 0, 0)
-        self._database.begin(self._connection)
+        self._database.begin(self.connection)
         self.ledger.add(nobody)
-        self._connection.rollback()
+        self.connection.rollback()
         if self.ledger.knows(nobody):
             raise ConfigError(
                 "url",
@@ -337,7 +337,7 @@ class Session:
         """Add the column that an older version's table lacks."""
         statement = "ALTER TABLE flowctl_spans ADD crc BIGINT"
         try:
-            self.transact(lambda: self._cursor.execute(statement))
+            self.transact(lambda: self.cursor.execute(statement))
         except Exception as error:
             if self._missing("flowctl_spans", "crc"):
                 raise ConfigError(
@@ -349,8 +349,8 @@ class Session:
 
     def _missing(self, table: str, column: str = "1") -> Exception | None:
         try:
-            self._cursor.execute(f"SELECT {column} FROM {self._dialect.quoted(table)} WHERE 1 = 0")
-            self._cursor.fetchall()
+            self.cursor.execute(f"SELECT {column} FROM {self._dialect.quoted(table)} WHERE 1 = 0")
+            self.cursor.fetchall()
         except Exception as error:
             # These say nothing about the table.
             if self._database.is_refusal(error) or is_canceled(error):

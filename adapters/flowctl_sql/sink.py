@@ -193,7 +193,7 @@ class SqlSink:
     def _write(self, prepared: Prepared, batch: Batch) -> WriteResult:
         session: Session | None = None
         try:
-            session = self._session()
+            session = self.session()
             session.introduce(batch.span.job, batch.bolt)
             prepared = session.as_python(prepared, batch)
             session.refuse_unfit(prepared, batch)
@@ -270,7 +270,7 @@ class SqlSink:
             raise ConfigError(
                 "above", "applies to one partition.", remedy="Name the partition too."
             )
-        session = self._session()
+        session = self.session()
         if partition is None:
             return bool(session.transact(lambda: session.ledger.forget(job)))
         return bool(session.transact(lambda: session.ledger.forget_above(job, partition, above)))
@@ -281,7 +281,7 @@ class SqlSink:
         A store whose epochs restart at 1 (one of your own; Redis uses the time of day) would have
         every driver refused.  What is written stays known, so no row is duplicated.
         """
-        session = self._session()
+        session = self.session()
         session.transact(lambda: session.ledger.unfence(job))
 
     def newest_epoch(self, job: str) -> int | None:
@@ -289,7 +289,7 @@ class SqlSink:
 
         A driver with an older one is refused, so an emptied checkpoint store must start above it.
         """
-        session = self._session()
+        session = self.session()
         epoch: int | None = session.transact(lambda: session.ledger.newest_epoch(job))
         return epoch
 
@@ -304,7 +304,7 @@ class SqlSink:
         """Give this thread's connection back while it has to wait for others; as :meth:`close`."""
         self.close()
 
-    def _session(self) -> Session:
+    def session(self) -> Session:
         session: Session | None = getattr(self._local, "session", None)
         if session is not None and session.usable:
             return session

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import ssl
 
 # As many bolts as one machine starts at once; the others stay pending.
-_HANDSHAKES_MAX: Final = 64
+HANDSHAKES_MAX: Final = 64
 # With all threads busy, a peer that has not proved the key after this long makes room: a bolt
 # needs milliseconds.
 _PATIENCE_S: Final = 1.0
@@ -54,7 +54,7 @@ class HandshakePool:
         self._context = context
         self._on_result = on_result
         self._expected = expected
-        self._running: dict[_Handshake, None] = {}  # in the order they began
+        self.running: dict[_Handshake, None] = {}  # in the order they began
         # Appended by the threads: a bolt, or why the peer was refused.
         self._results: deque[tuple[_Handshake, AuthenticatedPeer | str]] = deque()
         self._refusals = _RefusalEpisode()
@@ -75,13 +75,13 @@ class HandshakePool:
         """Start the handshakes that are ready; refuse those that are late or too slow."""
         pending = self.pending
         pending.refuse_late(HANDSHAKE_TIMEOUT_S)
-        while pending.ready and len(self._running) < _HANDSHAKES_MAX:
+        while pending.ready and len(self.running) < HANDSHAKES_MAX:
             # In a crowd take the newest first: it has most of its time left, and a bolt behind
             # strangers who begin like bolts gets its turn as soon as one of them is refused.
-            self._start(pending.take(newest=pending.ready > _HANDSHAKES_MAX))
+            self._start(pending.take(newest=pending.ready > HANDSHAKES_MAX))
         if pending.ready:
             patience_s = self._patience_s()
-            for handshake in self._running:
+            for handshake in self.running:
                 if time.monotonic() - handshake.begun_at_s < patience_s:
                     break
                 handshake.cut_off_if_silent()  # its thread notices and reports
@@ -92,16 +92,16 @@ class HandshakePool:
         if since_s is None:
             return None
         due_s = since_s + HANDSHAKE_TIMEOUT_S
-        if self.pending.ready and self._running:
-            due_s = min(due_s, next(iter(self._running)).begun_at_s + self._patience_s())
+        if self.pending.ready and self.running:
+            due_s = min(due_s, next(iter(self.running)).begun_at_s + self._patience_s())
         return due_s
 
     def _patience_s(self) -> float:
-        return _CROWD_PATIENCE_S if self.pending.ready > _HANDSHAKES_MAX else _PATIENCE_S
+        return _CROWD_PATIENCE_S if self.pending.ready > HANDSHAKES_MAX else _PATIENCE_S
 
     def _start(self, peer: PendingPeer) -> None:
         handshake = _Handshake(peer.sock)
-        self._running[handshake] = None
+        self.running[handshake] = None
         handshake.thread = threading.Thread(
             target=self._run, args=(handshake, peer), name="flowctl-handshake", daemon=True
         )
@@ -113,7 +113,7 @@ class HandshakePool:
         while self._results:
             handshake, result = self._results.popleft()
             handshake.handle.close()
-            del self._running[handshake]
+            del self.running[handshake]
             if isinstance(result, AuthenticatedPeer):
                 authenticated.append(result)
             else:
@@ -124,10 +124,10 @@ class HandshakePool:
     def close(self) -> None:
         """Close all pending handshakes."""
         self.pending.close()
-        for handshake in self._running:
+        for handshake in self.running:
             handshake.cut_off()
         deadline_s = time.monotonic() + _STOP_TIMEOUT_S
-        for handshake in self._running:
+        for handshake in self.running:
             if handshake.thread is not None:
                 handshake.thread.join(max(deadline_s - time.monotonic(), 0))
         for bolt in self.take_authenticated():

@@ -122,7 +122,7 @@ def test_many_writers_at_once(sink: SqlSink, server: Any) -> None:
 
 def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, server: Any) -> None:
     write_numbers(sink, 0, 1)
-    cursor = sink._session()._cursor
+    cursor = sink.session().cursor
     cursor.execute(
         "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@idle_transaction_timeout,"
         " @@net_read_timeout, @@tx_isolation"
@@ -148,7 +148,7 @@ def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stay
     monkeypatch.setattr("flowctl_sql._engine.IDLE_MAX_S", 1.0)
     stalls = SqlSink(server.url, table="rows", schema=_SCHEMA)
     write_numbers(stalls, 0, 1)
-    session = stalls._session()
+    session = stalls.session()
     covered = session.ledger.covered
 
     def stall(span: Span) -> Any:

@@ -143,9 +143,9 @@ def test_a_connection_that_the_server_ends_is_replaced(sink: SqlSink, uri: str) 
 
 
 def _setting(sink: SqlSink, name: str) -> str:
-    session = sink._session()
+    session = sink.session()
     found: list[Any] = []
-    session.transact(lambda: found.append(session._cursor.execute(f"SHOW {name}").fetchone()[0]))
+    session.transact(lambda: found.append(session.cursor.execute(f"SHOW {name}").fetchone()[0]))
     return str(found[0])
 
 
@@ -166,7 +166,7 @@ def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, uri: str) -> 
     write_numbers(tight, 1, 2)
     assert _setting(tight, "idle_in_transaction_session_timeout") == "2s"  # tighter than ours
     assert _setting(tight, "lock_timeout") == "500ms"
-    assert tight._session()._lock_max_s == 60
+    assert tight.session().lock_max_s == 60
     assert _setting(tight, "application_name") == "mine"
     tight.close()
 
@@ -178,7 +178,7 @@ def test_who_holds_the_lock_is_said(sink: SqlSink, uri: str, first_row: bool) ->
     impatient = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", timeout_s=0.2)
     with psycopg.connect(uri, application_name="flowctl/job/b7") as blocker:
         if first_row:
-            sink._session()  # creates the tables
+            sink.session()  # creates the tables
             blocker.execute("INSERT INTO flowctl_partitions VALUES ('job', 'rows', 'p', 1)")
         else:
             blocker.execute("UPDATE flowctl_partitions SET writes = writes + 1")
@@ -221,7 +221,7 @@ def test_a_row_that_fails_is_told_once_and_not_by_psycopgs_log_too(
 def test_a_table_that_keeps_no_row_at_all_is_told(
     sink: SqlSink, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sink._session()  # creates the table
+    sink.session()  # creates the table
     with psycopg.connect(uri) as connection:
         connection.execute("CREATE RULE nothing AS ON INSERT TO rows DO INSTEAD NOTHING")
     assert write_numbers(sink, 0, 5) == (5, 0)
@@ -278,7 +278,7 @@ def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stay
     monkeypatch.setattr("flowctl_sql._postgres.IDLE_MAX_S", 0.3)
     stalls = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", schema=_SCHEMA)
     write_numbers(stalls, 0, 1)
-    session = stalls._session()
+    session = stalls.session()
     covered = session.ledger.covered
 
     def stall(span: Span) -> Any:

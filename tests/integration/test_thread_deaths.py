@@ -161,7 +161,7 @@ def test_a_handshake_that_fails_in_an_unexpected_way_keeps_no_place(
         peer = PendingPeer(ours)
         pool._start(peer)
         assert done.wait(10)
-    assert pool.take_authenticated() == [] and pool.rejected == 1 and not pool._running
+    assert pool.take_authenticated() == [] and pool.rejected == 1 and not pool.running
     ours.close()
     theirs.close()
 

@@ -38,7 +38,7 @@ def test_a_crowd_joins_and_nobody_is_sent_away():
         sockets = _join_all(s, names)
         assert {m.bolt for m in s.inbound} == set(names)
         assert s.server.rejected == 0
-        assert not s.server._handshakes._running  # no thread for any of them
+        assert not s.server.handshakes.running  # no thread for any of them
         for sock in sockets.values():
             sock.close()
 

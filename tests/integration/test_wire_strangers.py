@@ -96,7 +96,7 @@ def test_a_crowd_that_says_nothing_does_not_keep_a_bolt_out(monkeypatch):
     monkeypatch.setattr(handshake_pool, "HANDSHAKE_TIMEOUT_S", 600)  # nobody leaves by himself
     with spout() as s:
         # More than the door holds at once: those who dawdle are sent away for the next.
-        crowd = [_connect(s) for _ in range(handshake_pool._HANDSHAKES_MAX + 20)]
+        crowd = [_connect(s) for _ in range(handshake_pool.HANDSHAKES_MAX + 20)]
         _works(s, "b1")
         for stranger in crowd:
             stranger.close()
@@ -263,8 +263,8 @@ def test_a_bolt_comes_in_though_a_stranger_holds_thousands_of_connections(
 def test_out_of_descriptors_strangers_make_room_for_a_bolt(monkeypatch):
     with spout() as s:
         crowd = [_connect(s) for _ in range(100)]
-        s.until(lambda: len(s.server._handshakes.pending) == 100)
-        accept, fails = s.server._gate.listener.accept, [3]
+        s.until(lambda: len(s.server.handshakes.pending) == 100)
+        accept, fails = s.server.gate.listener.accept, [3]
 
         class Full:
             """The first calls find no descriptor free."""
@@ -278,16 +278,16 @@ def test_out_of_descriptors_strangers_make_room_for_a_bolt(monkeypatch):
             def __getattr__(self, name):
                 return getattr(listener, name)
 
-        listener = s.server._gate.listener
+        listener = s.server.gate.listener
         full = Full()
         s.server._selector.modify(listener, selectors.EVENT_READ, full)
-        s.server._gate.listener = full
+        s.server.gate.listener = full
         monkeypatch.setattr(Full, "fileno", lambda self: listener.fileno(), raising=False)
         _works(s, "b1")
         assert s.server.rejected >= 64
         for stranger in crowd:
             stranger.close()
-        s.server._gate.listener = listener
+        s.server.gate.listener = listener
 
 
 @pytest.mark.parametrize("use_tls", ["off", "on"])
