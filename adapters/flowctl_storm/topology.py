@@ -256,7 +256,7 @@ class Topology:
         *,
         checkpoint: CheckpointStore | str | None = None,
         settings: GivenSettings = None,
-        dead_letter: DeadLetter | None = None,
+        dead_letter: DeadLetter | str | Path | None = None,
         listener: SpoutListener | None = None,
         next_id: NextId | None = None,
     ) -> TopologyJob:
@@ -286,7 +286,7 @@ class Topology:
         *,
         checkpoint: CheckpointStore | str | None = None,
         settings: GivenSettings = None,
-        dead_letter: DeadLetter | None = None,
+        dead_letter: DeadLetter | str | Path | None = None,
         listener: SpoutListener | None = None,
         view: View | Literal["auto", "live", "plain", "quiet", "off"] = "auto",
         resume_hint: str | None = None,

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from flowctl.adapters import dead_letter_of
 from flowctl.compat import add_note
 from flowctl.config import Settings
 from flowctl.core.guarantee import ProcessingGuarantee
@@ -302,7 +303,7 @@ class TopologyJob(RunnableJob):
         checkpoint: CheckpointStore,
         settings: Settings,
         *,
-        dead_letter: DeadLetter | None = None,
+        dead_letter: DeadLetter | str | Path | None = None,
         listener: SpoutListener | None = None,
     ) -> None:
         check_name(topology.name)
@@ -314,7 +315,7 @@ class TopologyJob(RunnableJob):
         self.bolts: Bolts = stages.bolts(self.plans)
         self.checkpoint = checkpoint
         self.settings = settings
-        self.dead_letter = dead_letter
+        self.dead_letter: DeadLetter | None = dead_letter_of(dead_letter)
         self.core: TopologyCore | None = None
         self.next_id: NextId = random_ids()
         self.chance: Callable[[], float] = random.random  # of the jitter of back-offs

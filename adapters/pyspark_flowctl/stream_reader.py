@@ -18,10 +18,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from flowctl.adapters import load_adapter
+from flowctl.adapters import dead_letter_of, load_adapter
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.delivery.batch_rows import BatchRows
-from flowctl.delivery.options import dead_letter_of
 from flowctl.delivery.reading import Offset, Piece, Reading
 from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.logs import ModuleLogger
