@@ -138,7 +138,7 @@ def test_a_directory_is_taken_as_the_dead_letter_as_behind_every_other_door(
     bolts: Any = {"bolts": LocalBolts(load, count=1)} if made is FlowControlSpout else {}
     for directory in (tmp_path, str(tmp_path)):
         spout = made(name="j", producer=[1], dead_letter=directory, **bolts)
-        assert spout.dead_letter.file_of("j").path.parent == tmp_path
+        assert spout.dead_letter.directory == tmp_path
 
 
 def test_a_url_is_taken_as_the_checkpoint() -> None:
