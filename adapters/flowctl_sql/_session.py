@@ -32,6 +32,7 @@ from flowctl_sql._refusals import (
 )
 from flowctl_sql._rows import Prepared
 from flowctl_sql._sqlite import columns_of, takes_several
+from flowctl_sql._upsert import OnConflict
 from flowctl_sql._values import unfit_of
 
 # Another connection adds the same first row once in a partition's life; two more tries are a
@@ -40,8 +41,12 @@ _FIRST_ROW_TRIES = 3
 
 
 class WriteResult(NamedTuple):
-    """What a write did: rows ``written``, and records ``skipped`` because they were there
-    already."""
+    """What a write did: rows ``written``, and records ``skipped`` because an earlier attempt wrote
+    them.
+
+    With ``mode="ignore"`` rows that the table had and kept are not counted as written, where the
+    driver says how many these are (sqlite3 and psycopg do).
+    """
 
     written: int
     skipped: int
@@ -55,7 +60,9 @@ _inherited: list[Any] = []
 class Session:
     """One connection, in the thread and process that opened it."""
 
-    def __init__(self, database: Database, table: str, name: str) -> None:
+    def __init__(
+        self, database: Database, table: str, name: str, on_conflict: OnConflict | None = None
+    ) -> None:
         connection, dialect, self.lock_max_s = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
         self.is_unused: bool = True  # nothing was written yet
@@ -72,7 +79,9 @@ class Session:
         self._sink = name
         self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
         row_counts = RowCounts(table, database.label)
-        self._inserts = Inserts(self.cursor, dialect, table, row_counts)
+        self._inserts = Inserts(self.cursor, dialect, table, row_counts, on_conflict)
+        self._on_conflict = on_conflict
+        self._key = on_conflict.key if on_conflict is not None else ()
         self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
@@ -204,15 +213,14 @@ class Session:
         touching = self.ledger.covered(batch.span)
         is_new = not_covered(batch[:], touching) if touching else None
         self.skipped_at = {at for at, new in enumerate(is_new) if not new} if is_new else set()
-        inserts = prepared.inserts(is_new)
-        for insert in inserts:
-            self._inserts.insert(insert)
+        inserts = prepared.inserts(is_new, self._key)
+        written = sum([self._inserts.insert(insert) for insert in inserts])
         for part in _written_parts(batch, prepared):
             self.ledger.cover(part, touching if part is batch.span else self.ledger.covered(part))
         if merges:
             self.ledger.merge(batch.span)
         batch.check_in_time()  # last: the next step commits
-        return WriteResult(sum([len(insert.rows) for insert in inserts]), len(self.skipped_at))
+        return WriteResult(written, len(self.skipped_at))
 
     def as_python(self, prepared: Prepared, batch: Batch) -> Prepared:
         """Return ``prepared`` with Python's own values; raise :class:`JobError` for what can't."""
@@ -225,11 +233,13 @@ class Session:
             raise prepared.unfit(batch, unfit) from error
 
     def refuse_unfit(self, prepared: Prepared, batch: Batch) -> None:
-        """Raise :class:`JobError` for rows of unequal widths.
+        """Raise :class:`JobError` for rows of unequal widths, or without a key.
 
         And for NaN in a column of numbers if NULL would be stored for it.
         """
         prepared.refuse_widths(batch)
+        if self._on_conflict is not None:
+            prepared.refuse_keyless(batch, self._key)
         table, numbers = self._numbers
         if numbers:
             prepared.refuse_nan(batch, table, numbers)
@@ -264,6 +274,9 @@ class Session:
             self._tell_if_dropped()
         self._create_unless(self._table, lambda: self._create_table(schema))
         self._database.check_table(self.cursor, self._dialect, self._table)
+        if self._on_conflict is not None:
+            check = self._on_conflict.check_table
+            self._inserts.indexes = check(self.cursor, self._dialect, self._table)
         if self._dialect.name == "sqlite":
             self._numbers = columns_of(self.connection, self._table)
             self._inserts.joins = takes_several(self.connection, self._table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -398,3 +399,42 @@ def test_values_of_a_dataframe_are_stored_as_what_they_mean(uri: str) -> None:
     with pytest.raises(JobError, match=r"column flag is text with the character NUL.*Take it out"):
         sink.write([{"n": 3, "flag": "a\0", "at_time": None}], batch=batch([3], partition="nul"))
     sink.close()
+
+
+def test_many_writers_update_the_same_rows_and_none_fails(sink: SqlSink, uri: str) -> None:
+    """In the order of their keys, so that they wait for each other in a row and not crosswise."""
+    with psycopg.connect(uri) as connection:
+        connection.execute("DROP TABLE IF EXISTS keyed")
+        connection.execute("CREATE TABLE keyed (id BIGINT PRIMARY KEY, writer TEXT, n BIGINT)")
+    errors: list[BaseException] = []
+
+    def write(part: str) -> None:
+        keyed = SqlSink(uri, table="keyed", mode="upsert", key=["id"])
+        rng = random.Random(part)
+        try:
+            for n in range(20):
+                places = range(n * 50, n * 50 + 50)
+                made = batch([Record(place, place) for place in places], partition=part)
+                rows = [{"id": key, "writer": part, "n": n} for key in rng.sample(range(60), 50)]
+                keyed.write(rows, batch=made)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            keyed.close()
+
+    threads = [threading.Thread(target=write, args=(f"p{n}",)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, "a deadlock would be a refusal"
+    with psycopg.connect(uri) as connection:
+        assert connection.execute("SELECT count(*) FROM keyed").fetchall() == [(60,)]
+
+
+def test_a_key_without_a_unique_index_ends_the_run(sink: SqlSink, uri: str) -> None:
+    write_numbers(sink, 0, 1)
+    keyed = SqlSink(uri, table="rows", mode="upsert", key=["number"])
+    with pytest.raises(UnrunnableError, match="no unique or exclusion constraint"):
+        keyed.write([{"number": 1, "line": "x"}], batch=batch([1]))
+    keyed.close()
