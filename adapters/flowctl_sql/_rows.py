@@ -14,7 +14,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
 from flowctl.errors import JobError, UnrunnableError
 from flowctl_sql._dialect import checked_columns
-from flowctl_sql._values import Unfit, UnfitError, as_python
+from flowctl_sql._values import Unfit, UnfitError, as_json, as_python
 
 Row: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
 Params: TypeAlias = tuple[Any, ...]
@@ -84,6 +84,23 @@ class Prepared(msgspec.Struct, frozen=True):
         except UnfitError as error:
             raise self.unfit(batch, error.unfit) from None
         return self if rows is self.rows else msgspec.structs.replace(self, rows=rows)
+
+    def as_json(self, table: Sequence[str], columns: Set[str]) -> Prepared:
+        """Return the same with JSON for dicts, lists and Rows in ``columns``.
+
+        ``table`` are the table's columns.
+        """
+        shapes = self.shapes or [self.columns or tuple(table)] * len(self.rows)
+        places = {
+            shape: [at for at, column in enumerate(shape) if column in columns]
+            for shape in set(shapes)
+        }
+        if not any(places.values()):
+            return self
+        rows = [
+            _with_json(row, places[shape]) for shape, row in zip(shapes, self.rows, strict=True)
+        ]
+        return msgspec.structs.replace(self, rows=rows)
 
     def unfit(self, batch: Batch, unfit: Unfit) -> JobError:
         """Return the error that names record and column of a value of :attr:`rows`."""
@@ -229,6 +246,13 @@ def _of_any_shape(listed: Sequence[Any], batch: Batch, columns: tuple[str, ...] 
         None if set(counts) == {1} else counts,
         None if of_one_shape else convert.shapes,
     )
+
+
+def _with_json(row: Params, places: Sequence[int]) -> Params:
+    values = list(row)
+    for at in places:
+        values[at] = as_json(values[at])
+    return tuple(values)
 
 
 def _in_order(rows: Sequence[Any], key: Callable[[Any], Any]) -> Sequence[Any]:

@@ -78,6 +78,7 @@ class Session:
         self._table = table
         self._sink = name
         self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
+        self._json: tuple[list[str], set[str]] = ([], set())  # with PostgreSQL, likewise
         row_counts = RowCounts(table, database.label)
         self._inserts = Inserts(self.cursor, dialect, table, row_counts, on_conflict)
         self._on_conflict = on_conflict
@@ -224,7 +225,9 @@ class Session:
 
     def as_python(self, prepared: Prepared, batch: Batch) -> Prepared:
         """Return ``prepared`` with Python's own values; raise :class:`JobError` for what can't."""
-        return prepared.as_python(batch, self._dialect.name)
+        prepared = prepared.as_python(batch, self._dialect.name)
+        table, of_json = self._json
+        return prepared.as_json(table, of_json) if of_json else prepared
 
     def explain(self, error: Exception, prepared: Prepared, batch: Batch) -> None:
         """Raise :class:`JobError` if a value that is unfit made the driver raise."""
@@ -277,6 +280,8 @@ class Session:
         if self._on_conflict is not None:
             check = self._on_conflict.check_table
             self._inserts.indexes = check(self.cursor, self._dialect, self._table)
+        if self._is_postgres:
+            self._json = _postgres.columns_of(self.cursor, self._dialect, self._table)
         if self._dialect.name == "sqlite":
             self._numbers = columns_of(self.connection, self._table)
             self._inserts.joins = takes_several(self.connection, self._table)

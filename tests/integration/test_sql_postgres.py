@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -438,3 +439,32 @@ def test_a_key_without_a_unique_index_ends_the_run(sink: SqlSink, uri: str) -> N
     with pytest.raises(UnrunnableError, match="no unique or exclusion constraint"):
         keyed.write([{"number": 1, "line": "x"}], batch=batch([1]))
     keyed.close()
+
+
+def test_what_a_frame_nests_goes_into_json_arrays_and_ranges(sink: SqlSink, uri: str) -> None:
+    Row = pytest.importorskip("pyspark.sql", reason="makes the Rows").Row
+    with psycopg.connect(uri) as connection:
+        connection.execute("DROP TABLE IF EXISTS nested; DROP TYPE IF EXISTS mood")
+        connection.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+        connection.execute(
+            'CREATE TABLE nested (n BIGINT, "Doc" JSONB, j JSON, tags TEXT[], r INT4RANGE, m mood)'
+        )
+    nested = SqlSink(uri, table="nested")
+    inner = Row(a=1, at=Row(city="Ł", l=[Row(x=1)]))
+    rows: list[Any] = [
+        {"n": 1, "Doc": inner, "j": [inner, None], "tags": ["a", None], "r": "[1,5)", "m": "ok"},
+        {"n": 2, "Doc": {"k": {"v": 1.5}}, "j": '{"as": "text"}', "tags": [], "r": None, "m": None},
+        {"n": 3, "Doc": None},
+    ]
+    nested.write(rows, batch=batch([1, 2, 3]))
+    with pytest.raises(JobError, match="column Doc is a dict, not one value"):
+        nested.write([{"n": 4, "Doc": {"d": Decimal(1)}}], batch=batch([Record(9, 4)]))
+    nested.close()
+    wanted = {"a": 1, "at": {"city": "Ł", "l": [{"x": 1}]}}
+    with psycopg.connect(uri) as connection:
+        found = connection.execute('SELECT n, "Doc", j, tags, r::text, m FROM nested ORDER BY n')
+        assert found.fetchall() == [
+            (1, wanted, [wanted, None], ["a", None], "[1,5)", "ok"),
+            (2, {"k": {"v": 1.5}}, {"as": "text"}, [], None, None),
+            (3, None, None, None, None, None),
+        ]
