@@ -18,7 +18,7 @@ from flowctl.instrumentation.hooks import EmitInfo, Hooks, SpoutAckInfo, SpoutFa
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.task_metrics import ErrorReporter, Point, TaskInfo
 from flowctl.threads import OnDeath, guarded
-from flowctl.waiting.episodes import SlowCalls
+from flowctl.waiting.idling import SlowCalls
 from flowctl_storm.figures import TaskErrors
 from flowctl_storm.hub.news import RootEnd
 from flowctl_storm.metrics import Consumer, TopologyMetrics

@@ -22,12 +22,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.calls import Calls
-from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.paced_targets import TargetTeller
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_desk import RangeDesk
 from flowctl.bolts.reading import KnownTuples, Reading
+from flowctl.bolts.slots import Calls, Idleness
 from flowctl.bolts.work import Outcome, Work
 from flowctl.config import WaitSettings
 from flowctl.core.messages import (
@@ -42,8 +41,7 @@ from flowctl.core.messages import (
 from flowctl.core.pacing.figures import TargetFigures
 from flowctl.ports import Endpoint
 from flowctl.threads import death_of
-from flowctl.waiting.episodes import Episode
-from flowctl.waiting.idling import Idling
+from flowctl.waiting.idling import Episode, Idling
 from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
 from flowctl.wire.codec import FRAME_BYTES_MAX, FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import Dying, Saved, ToBolt

@@ -22,8 +22,7 @@ from flowctl.wire import listener, reach
 from flowctl.wire.codec import FRAME_BYTES_MAX, FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import PROTOCOL_VERSION, ToBolt, ToSpout, Welcome
 from flowctl.wire.handshake import AuthenticatedPeer
-from flowctl.wire.handshake_pool import HandshakePool
-from flowctl.wire.pending_handshakes import PendingHandshakes, PendingPeer
+from flowctl.wire.handshakes import HandshakePool, PendingHandshakes, PendingPeer
 from flowctl.wire.reach import probe
 from flowctl.wire.stream import Stream, stream_of
 from flowctl.wire.values import keep_hook

@@ -58,7 +58,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log()
-    monkeypatch.setattr("flowctl.waiting.episodes.light_logger", lambda: log)
+    monkeypatch.setattr("flowctl.waiting.idling.light_logger", lambda: log)
     return log
 
 
