@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from flowctl.cli.click_options import ago, confirmed, decoded
 from flowctl.cli.find_job import load_object
-from flowctl.cli.options import ago, confirmed, decoded
 from flowctl.cli.positions import check_line, position_of, shown
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import PartitionCheckpoint, Position

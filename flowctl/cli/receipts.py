@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from flowctl.cli.options import decoded
+from flowctl.cli.click_options import decoded
 from flowctl.errors import ConfigError, InfrastructureError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.text import printable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from flowctl import logs
-from flowctl.cli.options import check_writable
+from flowctl.cli.click_options import check_writable
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
