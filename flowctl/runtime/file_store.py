@@ -4,7 +4,9 @@ A file of a directory has a line for people and a body of msgpack::
 
     flowctl checkpoint 1 9f1c03aa 1042\\n     version, checksum of all behind it, revision
     [job, epoch, saved_at_unix_ms]          epoch: generation of ownership, only rises
-    [[partition, position, records, acked, end, mark, given_up], ...]
+    [[partition, position, records, acked, end, mark, given_up, lost], ...]
+
+``given_up`` is the last place of ``lost``: older versions know only that.
 
 ``revision`` rises with every write.  A driver that finds the line that it wrote last knows that the
 rest is unchanged too, and reads no further.
@@ -34,7 +36,13 @@ import msgspec
 from flowctl import disk
 from flowctl.arguments import check_arguments
 from flowctl.checksums import crc32
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
+from flowctl.core.records import (
+    AckedRange,
+    Checkpoint,
+    LostRange,
+    PartitionCheckpoint,
+    Position,
+)
 from flowctl.core.stored_job import StoredJob, acquired, no_name, saved
 from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, JobError
 from flowctl.runtime.memory_store import StateStore
@@ -65,6 +73,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: Position | None
     mark: Position | None
     given_up: Position | None
+    lost: tuple[LostRange, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -295,6 +304,7 @@ def _row(name: str, state: PartitionCheckpoint) -> bytes:
         state.end,
         state.mark,
         state.given_up,
+        state.lost,
     )
     try:
         return _encode(row)
@@ -331,7 +341,7 @@ def _decoded(path: str, job: str, raw: bytes) -> tuple[bytes, StoredJob]:
         _corrupt(path, job, f"it does not decode ({error})")
     partitions = {
         row.partition.decode("utf-8", "surrogateescape"): PartitionCheckpoint(
-            row.position, row.records, row.acked, row.end, row.mark, row.given_up
+            row.position, row.records, row.acked, row.end, row.mark, _lost(row)
         )
         for row in rows
     }
@@ -341,6 +351,13 @@ def _decoded(path: str, job: str, raw: bytes) -> tuple[bytes, StoredJob]:
         saved_at_unix_ms=head.saved_at_unix_ms,
         checkpoint=Checkpoint(partitions),
     )
+
+
+def _lost(row: _Row) -> tuple[LostRange, ...]:
+    """What an older version wrote says only what was given up last."""
+    if row.lost or row.given_up is None:
+        return row.lost
+    return (LostRange(row.given_up, row.given_up, 0),)
 
 
 def _corrupt(path: str, job: str, problem: str) -> NoReturn:
