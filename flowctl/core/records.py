@@ -211,6 +211,7 @@ class Receipts(msgspec.Struct, frozen=True, gc=False):
     """What ``process`` gave to be kept with the ``records`` in ``[start, stop)``, now done.
 
     But the positions ``apart`` are not: they were rejected, and wait for the dead letter.
+    ``kept_nowhere`` of the records were rejected, and there is no dead letter.
     """
 
     partition: str
@@ -219,3 +220,4 @@ class Receipts(msgspec.Struct, frozen=True, gc=False):
     records: int
     receipts: Sequence[bytes]
     apart: Sequence[int] = ()
+    kept_nowhere: int = 0
