@@ -143,11 +143,11 @@ def test_what_the_dead_letter_has_is_not_kept_nowhere(job: Job, tmp_path: Path) 
 
 @pytest.mark.parametrize("mode", ["at_most_once", "no_guarantee"])
 def test_a_mode_that_sends_nothing_again_says_so_too(mode: str, store: CheckpointStore) -> None:
+    """Of the last records too, after which nothing is read and so nothing saved."""
     settings = {"guarantee.mode": mode}
-    first = spout(Rejecting(3), store=store, settings=settings).run(view="off")
-    assert first.records_kept_nowhere == 1
+    first = spout(Rejecting(3, 59, 60), store=store, settings=settings).run(view="off")
     again = spout(Rejecting(), store=store, settings=settings).run(view="off")
-    assert again.records_kept_nowhere_before == 1
+    assert again.records_kept_nowhere_before == first.records_kept_nowhere > 1
 
 
 def test_a_spout_that_is_driven_by_hand_logs_what_it_found(

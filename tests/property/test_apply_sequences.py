@@ -33,6 +33,7 @@ from flowctl_apply._places import Found
 from flowctl_apply._results import Results
 from flowctl_apply._unnamed import Unnamed
 from flowctl_apply._uses import fingerprint
+from tests.thorough import IS_THOROUGH
 
 SCHEMA = pyarrow.schema([("file", pyarrow.string()), ("row", pyarrow.int64())])
 ROWS = 12
@@ -356,4 +357,6 @@ class World(RuleBasedStateMachine):
 
 
 TestSequences = World.TestCase
-TestSequences.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestSequences.settings = settings(
+    max_examples=2_000 if IS_THOROUGH else 40, stateful_step_count=25, deadline=None
+)
