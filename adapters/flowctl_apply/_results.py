@@ -462,8 +462,11 @@ class Results:
 
     def stranger(self) -> str | None:
         """Return a Parquet file that a reader of the place reads and no job there has written."""
-        ours = tuple(prefix_of(job) for job in jobs_at(self.place) if job != self.job)
-        for found in self.place.names(recursive=True):
+        there = self.place.names(recursive=True)
+        # Looked for after the files: a job stands there before it writes any, also this one by now.
+        is_begun = self.description() is not None
+        ours = tuple(prefix_of(job) for job in jobs_at(self.place) if is_begun or job != self.job)
+        for found in there:
             *above, name = found.name.split("/")
             is_read = name.endswith(".parquet") and all("=" in each for each in above)
             if is_read and not name.startswith((*ours, "_", ".")):

@@ -20,6 +20,7 @@ from unittest.mock import patch
 import hypothesis.strategies as st
 import pyarrow
 import pyarrow.parquet
+import pytest
 from hypothesis import event, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -374,3 +375,20 @@ TestSequences = World.TestCase
 TestSequences.settings = settings(
     max_examples=2_000 if IS_THOROUGH else 40, stateful_step_count=25, deadline=None
 )
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("at", range(1, 21))
+def test_a_driver_that_begins_while_another_runs_to_the_end_goes_on_with_what_it_did(
+    monkeypatch: pytest.MonkeyPatch, at: int, copies: bool
+) -> None:
+    """Kind: what was looked at before is taken for what is there now.
+
+    The other one's result was taken for a file that no job had written.
+    """
+    monkeypatch.setattr(f"{__name__}.event", lambda text: None)  # Hypothesis does not run this
+    world = World()
+    world.choose(copies)
+    world.plan_fault(at, "run_beside")
+    world.start()
+    world.teardown()
