@@ -10,7 +10,7 @@ from flowctl.core.buffer import NO_SIZE, Cut, SendBuffer, sizes_of
 from flowctl.core.events import FlowEvent, IntakePaused, IntakeResumed
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.ledger import PartitionLedger
-from flowctl.core.lost import with_lost
+from flowctl.core.lost import kept_nowhere, with_lost
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import BufferSettings
 
@@ -287,6 +287,12 @@ class Intake:
     def _state(self, partition: str) -> PartitionCheckpoint | None:
         ledger = self.ledgers.get(partition)
         return ledger.checkpoint() if ledger is not None else self._restored.get(partition)
+
+    @property
+    def records_kept_nowhere(self) -> int:
+        """Records that were rejected while the job had no dead letter, by any run of it."""
+        of_ours = (ledger.lost for ledger in self.ledgers.values())
+        return kept_nowhere(chain(of_ours, (state.lost for state in self._restored.values())))
 
     def overview(self, limit: int) -> dict[str, PartitionCheckpoint]:
         """Return up to ``limit`` partitions, those with acks above the cumulative ack first.

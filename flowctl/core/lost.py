@@ -9,6 +9,7 @@ that step over them, and a partition that is set back has them only up to there.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from math import ceil
 from typing import Final
 
@@ -58,6 +59,11 @@ def lost_through(lost: tuple[LostRange, ...], position: Position | None) -> tupl
     return _marked(kept, position)
 
 
+def kept_nowhere(all_lost: Iterable[tuple[LostRange, ...]]) -> int:
+    """How many records are kept nowhere, of several partitions."""
+    return sum([span.records for lost in all_lost if lost for span in lost])
+
+
 def _key(span: LostRange) -> bytes:
     return encode(span.first)
 
@@ -71,7 +77,7 @@ def _marked(lost: tuple[LostRange, ...], position: Position) -> tuple[LostRange,
 
 
 def _joined(lost: tuple[LostRange, ...]) -> tuple[LostRange, ...]:
-    """Neighbours become one, so that some ``PLACES`` are left, and none has more than its share.
+    """Neighbours become one, so that hardly more than ``PLACES`` are left, of about equal shares.
 
     Of two that stay apart the sum is more than twice the average, so there are no more than that.
     """

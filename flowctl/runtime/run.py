@@ -283,7 +283,7 @@ class Run:
         if self._letters_first.problem:
             self._say(self._letters_first.problem)
         core = self.control.core
-        error = self._losses.verdict(error, core.counters, core.checkpoint().records_kept_nowhere)
+        error = self._losses.verdict(error, core.counters, core.intake.records_kept_nowhere)
         if self.save_error not in (None, error):
             self._say(f"the last save failed: {self.save_error}")
         return error

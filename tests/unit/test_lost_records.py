@@ -59,6 +59,28 @@ def test_no_sink_takes_for_written_what_may_have_been_given_up_before_a_rewind(
     assert given_up == min(position, 9)
 
 
+def test_beyond_64_places_neighbours_become_ranges_of_about_as_many_records_each() -> None:
+    at_most = lost_at(*range(0, 10 * 2 * PLACES, 10))
+    assert len(at_most) == 2 * PLACES
+    lost = with_lost(at_most, 10 * 2 * PLACES, is_kept=False)
+    assert lost == tuple(LostRange(n, n + 40, 5) for n in range(0, 10 * 2 * PLACES, 50))
+    with_mark = with_lost(lost, 900, is_kept=True)
+    assert with_mark == (*lost, LostRange(900, 900, 0))
+    assert with_lost(lost, 640, is_kept=True) == lost, "it is no later than the last"
+    grown = with_lost(with_mark, 65, is_kept=False)
+    assert grown == (lost[0], LostRange(50, 90, 6), *lost[2:], LostRange(900, 900, 0))
+    assert lost_through(grown, 75) == (lost[0], LostRange(50, 75, 5)), "one at least comes after"
+    assert lost_through(grown, 45) == (lost[0], LostRange(45, 45, 0))
+
+
+def test_what_the_dead_letter_has_last_is_never_joined_with_what_is_kept_nowhere() -> None:
+    lost = with_lost(lost_at(*range(2 * PLACES - 1)), 5_000, is_kept=True)
+    for position in range(1_000, 1_003):  # they come late, before it
+        lost = with_lost(lost, position, is_kept=False)
+    assert lost[-1] == LostRange(5_000, 5_000, 0)
+    assert nowhere(lost) == 2 * PLACES + 2 and len(lost) <= PLACES + 2
+
+
 @given(
     places=st.sets(st.integers(0, 100_000), max_size=600),
     seed=st.integers(0, 99),

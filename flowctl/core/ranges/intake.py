@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 
 from flowctl.core.buffer import Cut, SendBuffer
-from flowctl.core.lost import with_lost
+from flowctl.core.lost import kept_nowhere, with_lost
 from flowctl.core.ranges.extent import Extent, check_not_rewritten
 from flowctl.core.ranges.pieces import Pieces, RangeCut, cut_of, measure, minus
 from flowctl.core.rangeset import RangeSet
@@ -311,6 +311,12 @@ class RangeIntake:
         """Return how far those partitions are done that may have moved since the last call."""
         moved, self._moved = self._moved, set()
         return {name: self.ledgers[name].checkpoint() for name in moved}
+
+    @property
+    def records_kept_nowhere(self) -> int:
+        """Records that were rejected while the job had no dead letter, by any run of it."""
+        of_ours = (ledger.lost for ledger in self.ledgers.values())
+        return kept_nowhere(chain(of_ours, (state.lost for state in self._restored.values())))
 
     def overview(self, limit: int) -> dict[str, PartitionCheckpoint]:
         """Return up to ``limit`` partitions, those with acks above the cumulative ack first."""
