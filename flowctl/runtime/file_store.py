@@ -52,7 +52,7 @@ DIRECTORY_VARIABLE: Final = "FLOWCTL_CHECKPOINTS"
 DEFAULT_DIRECTORY: Final = Path(".flowctl", "checkpoints")
 LOCK_TIMEOUT_S: Final = 10.0  # a save holds it for some milliseconds: only a frozen one is longer
 _SUFFIX: Final = ".checkpoint"
-_VERSION: Final = 1
+VERSION: Final = 1
 _VERSION_OF: Final = re.compile(rb"flowctl checkpoint (\d{1,9})[ \n]")
 _LINE: Final = re.compile(rb"flowctl checkpoint 1 (?P<crc>[0-9a-f]{8}) (?P<revision>\d{1,18})\n")
 _LINE_BYTES_MAX: Final = 64
@@ -256,7 +256,7 @@ class FileCheckpointStore(StateStore):
         body = b"\x92" + head + count + b"".join(rows.values())
         revision = found.revision + 1
         checksum = crc32(_raw(stored.job), b"%d\n" % revision + body)
-        line = b"flowctl checkpoint %d %08x %d\n" % (_VERSION, checksum, revision)
+        line = b"flowctl checkpoint %d %08x %d\n" % (VERSION, checksum, revision)
         disk.replace(path, line + body)
         return _Held(line, stored, rows)
 
@@ -325,9 +325,9 @@ def _first_line(path: str) -> bytes:
 
 def _decoded(path: str, job: str, raw: bytes) -> tuple[bytes, StoredJob]:
     version = _VERSION_OF.match(raw)
-    if version is not None and int(version[1]) != _VERSION:
+    if version is not None and int(version[1]) != VERSION:
         raise CheckpointCorruptError(
-            f"{path} has format version {int(version[1])}; this flowctl reads {_VERSION}.",
+            f"{path} has format version {int(version[1])}; this flowctl reads {VERSION}.",
             remedy=f"Install the flowctl that wrote it, or clear it with `{_clear(job)}`.",
         )
     line = _LINE.match(raw)
