@@ -83,7 +83,9 @@ class KeptNowhere(RuleBasedStateMachine):
 
     @invariant()
     def their_number_is_exact(self) -> None:
-        assert self.driver.core.checkpoint().records_kept_nowhere == sum(self.rejected.values())
+        core, number = self.driver.core, sum(self.rejected.values())
+        assert core.intake.records_kept_nowhere == number
+        assert core.checkpoint().records_kept_nowhere == number
         assert self.stored.checkpoint.records_kept_nowhere == sum(self.kept.values())
 
     @invariant()

@@ -40,6 +40,8 @@ def test_of_what_a_dead_letter_has_only_the_last_place_is_kept() -> None:
     lost = with_lost(lost, 12, is_kept=False)
     assert lost == (LostRange(5, 5, 1), LostRange(12, 12, 1)), "another is last now"
     assert with_lost(lost, 8, is_kept=True) == lost
+    lost = with_lost(with_lost(lost, 14, is_kept=True), 15, is_kept=True)
+    assert lost == (LostRange(5, 5, 1), LostRange(12, 12, 1), LostRange(15, 15, 0))
 
 
 def test_back_before_a_place_it_is_done_again_and_counts_no_more() -> None:
