@@ -18,11 +18,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from flowctl.adapters import load_adapter
+from flowctl.adapters import dead_letter_of, load_adapter
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.delivery.batch_rows import BatchRows
-from flowctl.delivery.options import dead_letter_of
-from flowctl.delivery.reading import Offset, Piece, Reading
+from flowctl.delivery.offset_reader import Offset, OffsetReader, Piece
 from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.logs import ModuleLogger
 from flowctl.ports import CheckpointStore
@@ -156,7 +155,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._clock = clock
         self._wall_clock = wall_clock
-        self._reading: Reading | None = None
+        self._reading: OffsetReader | None = None
         self._sizes: BatchRows | None = None
         self._progress: StreamProgress | None = None
         self._taken: tuple[dict[str, Any], dict[str, Any], list[Piece]] | None = None
@@ -197,7 +196,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = sizes.rows
         if isinstance(limit, ReadMaxRows):
             rows = min(rows, limit.max_rows)
-        pieces, ends = self._source().take(begin, rows)
+        pieces, ends = self.source().take(begin, rows)
         if not pieces and ends == begin.partitions:
             self._is_over = self._stops_when_empty
             self._tell_of_end()
@@ -216,7 +215,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             begin, finish = Offset.unpacked(start), Offset.unpacked(end)
             self._sizes_from(finish)
-            pieces = self._source().replay(begin, finish)
+            pieces = self.source().replay(begin, finish)
         rows = sum(len(piece.records) for piece in pieces)
         self._planned = rows, self._clock()
         self._batches += 1
@@ -235,7 +234,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _tell_of_end(self) -> None:
         """Say that a query waits for nothing: a source that does not follow never has more."""
-        if self._stops_when_empty or self._has_told_end or not self._source().is_over:
+        if self._stops_when_empty or self._has_told_end or not self.source().is_over:
             return
         self._has_told_end = True
         _log.warning(
@@ -268,9 +267,9 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return self._sizes
 
-    def _source(self) -> Reading:
+    def source(self) -> OffsetReader:
         if self._reading is None:
-            self._reading = Reading(self._options.make_producer)
+            self._reading = OffsetReader(self._options.make_producer)
             _tell_of_letters(self._options)
         return self._reading
 

@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flowctl.adapters import load_adapter
+from flowctl.adapters import dead_letter_of, load_adapter
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
 from flowctl.delivery.delivery import Delivery
-from flowctl.delivery.options import dead_letter_of
+from flowctl.delivery.offset_reader import Piece
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
-from flowctl.delivery.reading import Piece
 from flowctl.errors import RetryLater
 from flowctl.failure.callables import is_async
 from pyspark_flowctl.features import arrow_schema
-from pyspark_flowctl.options import named_object
 from pyspark_flowctl.stream_options import StreamOptions
+from pyspark_flowctl.text_options import named_object
 
 # What a stream without process gives out.
 RECORDS_SCHEMA = "partition string, position string, value string"

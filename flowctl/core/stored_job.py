@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from flowctl.core.lost import lost_through
 from flowctl.core.positions import encode, show
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
 from flowctl.errors import ConfigError, FencedError, InternalError
@@ -68,6 +69,7 @@ def set_back(
     """Return the state of ``partition`` once it is back at ``position``.
 
     How many records were done before another position than the saved one is 0 if that is unknown.
+    What was lost after it is done again, and counts no more.
     """
     before = partitions.get(partition)
     if before is None:
@@ -75,7 +77,8 @@ def set_back(
     _check_shape(position, before.position)
     if _sort_key(position) > _sort_key(before.position):
         raise ahead(position, before.position)
-    return PartitionCheckpoint(position, _records_at(position, before), given_up=before.given_up)
+    records = _records_at(position, before)
+    return PartitionCheckpoint(position, records, lost=lost_through(before.lost, position))
 
 
 def _records_at(position: Position | None, saved: PartitionCheckpoint) -> int:

@@ -23,8 +23,8 @@ from flowctl.errors import InfrastructureError
 from flowctl.instrumentation.logging import get_logger, is_heard
 from flowctl.pacing.call_counts import CallCounts
 from flowctl.pacing.gate import Gate, Known
-from flowctl.pacing.local import TICK_S, LocalSource
-from flowctl.pacing.settings import PaceSettings
+from flowctl.pacing.in_process import TICK_S, LocalSource
+from flowctl.pacing.target_settings import PaceSettings
 
 # -- What a worker reports of its gate at each exchange ----------------------------------------
 

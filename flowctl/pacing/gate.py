@@ -1,7 +1,7 @@
 """What one process keeps of a target: its permits, its part of the budget, and who waits.
 
 A gate is told how many permits it has by a *source*: the law in this process
-(:class:`flowctl.pacing.local.LocalSource`), or leases from Redis
+(:class:`flowctl.pacing.in_process.LocalSource`), or leases from Redis
 (:class:`flowctl.pacing.client.LeaseSource`).
 """
 

@@ -18,7 +18,7 @@ from flowctl.core.events import FlowEvent
 from flowctl.core.messages import Emission, End, Fail
 from flowctl.core.ranges.core import RangeCore
 from flowctl.errors import FlowctlError, SourceError
-from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.event_text import EventLogger
 from flowctl.instrumentation.logging import light_logger
 from flowctl.instrumentation.snapshot import WaitReason, Waits
 from flowctl.runtime.control import RunControl
@@ -28,8 +28,7 @@ from flowctl.runtime.inbound import InboundHandler
 from flowctl.runtime.losses import Losses, is_loss, stopped
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.threads import GuardedThread
-from flowctl.waiting.episodes import Episode, SlowCalls
-from flowctl.waiting.idling import Idling
+from flowctl.waiting.idling import Episode, Idling, SlowCalls
 from flowctl.waiting.strategies import (
     Parking,
     WaitInterrupted,

@@ -13,7 +13,7 @@ import pytest
 from flowctl.core.pacing.law import Bounds, TargetLaw
 from flowctl.core.retry import ASKED_MOST_S
 from flowctl.pacing.gate import Gate, Known, Waiter
-from flowctl.pacing.local import TICK_S, LocalSource
+from flowctl.pacing.in_process import TICK_S, LocalSource
 
 
 class Gated:

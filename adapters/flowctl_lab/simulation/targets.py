@@ -14,7 +14,7 @@ from typing import Any
 
 from flowctl.pacing.client import PERIOD_S, LeaseSource
 from flowctl.pacing.gate import Gate, Waiter
-from flowctl.pacing.settings import PaceSettings
+from flowctl.pacing.target_settings import PaceSettings
 from flowctl_lab.simulation.target_place import Place
 
 _REFUSED_S = 0.002  # a refusal comes back at once
