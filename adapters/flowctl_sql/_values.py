@@ -20,6 +20,7 @@ _Convert: TypeAlias = Callable[[Any], Any]
 
 # All drivers know these.  Rows that have nothing else are looked at once, by their types.
 _KNOWN = frozenset({int, float, str, bytes, bool, type(None), date, timedelta, Decimal})
+_NATIVE = (float, bytes, type(None))  # beside int and str
 _MYSQL = ("mysql", "mariadb")
 _PACKAGES = ("numpy", "pandas")  # whose scalars are converted
 # What drivers raise for values that they can't pass on, or the database for what it can't read.
@@ -226,8 +227,10 @@ def _reason(value: Any, dialect: str, said: str) -> tuple[str, str] | None:
         return _reason_of_text(value, dialect)
     if isinstance(value, int):
         return _reason_of_int(value) if dialect == "sqlite" else None
-    # Drivers name the type; it may be fine in itself, where the job has taught the driver.
-    if type(value).__name__ not in said:
+    # Drivers name the type; it may be fine in itself, where the job has taught the driver.  That
+    # of Python 3.10 for SQLite only says that there is one.
+    is_named = type(value).__name__ in said
+    if not is_named and ("unsupported type" not in said or isinstance(value, _NATIVE)):
         return None
     if isinstance(value, dict | set | frozenset) or (dialect == "sqlite" and _is_sequence(value)):
         return f"a {type(value).__name__}, not one value", _AS_JSON

@@ -102,7 +102,7 @@ def clock() -> Iterator[list[Bolt]]:
     bolts: list[Bolt] = []
     with pytest.MonkeyPatch.context() as patch:
         time = SimpleNamespace(monotonic=lambda: bolts[0].now_s)
-        for module in ("range_desk", "range_turns", "idleness", "turns"):
+        for module in ("range_desk", "range_turns", "slots", "turns"):
             patch.setattr(f"flowctl.bolts.{module}.time", time)
         yield bolts
 
