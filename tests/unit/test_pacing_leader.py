@@ -21,7 +21,7 @@ class Place:
         self.wants = wants
         self.now_s = 1_000.0
         self.limit = 4
-        self.budget = 0.0
+        self.budget = self.rate = 0.0
         self.rate_held: set[int] = set()
         self.total = Sums()
         self.goals: dict[str, tuple[int, float]] = {str(n): (0, 0.0) for n in range(len(wants))}
@@ -43,11 +43,18 @@ class Place:
         calls = int(used * seconds / 0.05)
         self.total = self.total.plus(Sums(calls, calls, calls * 0.05))
         self.now_s += seconds
-        table = Table(self.claims(), self.goals, self.total, **self.operator)
+        table = Table(
+            self.claims(),
+            self.goals,
+            self.total,
+            budget=self.budget,
+            rate=self.rate,
+            **self.operator,
+        )
         reply = Reply(self.now_s, self.limit, 0, 0.0, len(self.wants), self.budget, table)
         decision = self.leader.decide(reply)
         if decision is not None:
-            self.limit = decision.limit
+            self.limit, self.rate = decision.limit, decision.rate
             self.goals = {**self.goals, **decision.goals}
         return decision
 
