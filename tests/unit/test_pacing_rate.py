@@ -13,7 +13,7 @@ from flowctl_lab.simulation.law_catalogue import LAWS, SETTINGS, measured
 from flowctl_lab.simulation.law_report import is_met, report_of, runs_of
 
 TICK_S, LAG_S = 0.25, 0.6
-QUICK = ["rate: short calls", "bucket", "a header tells", "a header lies"]
+QUICK = ["rate with short calls", "bucket", "a header tells", "a header lies"]
 
 
 class Rated:

@@ -140,14 +140,14 @@ def _constant(value: float) -> Over:
 _GOOD = 0.95
 _FEW = 0.02
 SETTINGS: Final[dict[str, Setting]] = {
-    "rate: short calls": Setting(
+    "rate with short calls": Setting(
         "60 a second, calls of 50 ms",
         _rate(_constant(60.0), 60.0, _spread(0.05)),
         _constant(60.0),
         ((20, 120),),
         gates=((_GOOD,), _FEW, inf),
     ),
-    "rate: long calls": Setting(
+    "rate with long calls": Setting(
         "10 a second, calls of 1 s",
         _rate(_constant(10.0), 10.0, _spread(1.0)),
         _constant(10.0),
@@ -260,7 +260,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         lambda now_s: _until(8, 30, 24)(now_s) / 0.1,
         ((30, 60),),
     ),
-    "less: then more": Setting(
+    "less then more": Setting(
         "refused above 20, from 30 to 60 s above 5",
         _at(_spread(0.1), _until(20, 30, 5, 60)),
         lambda now_s: _until(20, 30, 5, 60)(now_s) / 0.1,
