@@ -11,6 +11,7 @@ from flowctl.core.pacing.rate import LearnedRate, State
 from flowctl.core.pacing.sample import Sample
 from flowctl_lab.simulation.law_catalogue import LAWS, SETTINGS, measured
 from flowctl_lab.simulation.law_report import is_met, report_of, runs_of
+from tests.pacing_parts import CALL_S, Target
 
 TICK_S, LAG_S = 0.25, 0.6
 QUICK = ["rate with short calls", "bucket", "a header tells", "a header lies"]
@@ -23,7 +24,7 @@ class Rated:
         self.takes, self.tries = takes, tries
         self.rate = LearnedRate()
         self.now_s = 100.0
-        self.owed = 0.0
+        self.owed = self.bad = 0.0
 
     def run(self, seconds: float) -> tuple[int, int]:
         """Go on; return how many calls were taken and refused."""
@@ -35,7 +36,9 @@ class Rated:
             self.owed += taken
             calls = int(self.owed)
             self.owed -= calls
-            bad = round(called - taken)
+            self.bad += called - taken
+            bad = int(self.bad)
+            self.bad -= bad
             is_held = self.rate.most < self.tries
             sample = Sample(TICK_S, calls, float(calls), 0.1 * calls, bad, 9, True, is_held)
             self.rate.on_sample(self.now_s, sample, LAG_S)
@@ -107,7 +110,18 @@ def test_where_all_is_refused_one_call_at_a_time_asks_whether_it_is_over() -> No
     assert refused <= 60.0 / 5.0 + 4
     rated.takes = 40.0
     rated.run(10.0)
-    assert rated.rate.state is State.HELD
+    assert rated.rate.most == inf, "it was away: what came before says nothing"
+
+
+def test_after_an_outage_a_target_takes_at_once_what_it_took() -> None:
+    """It takes 16 at once, is away for 23 s, and then takes them again."""
+    target = Target(TargetLaw(Bounds(), tick_s=TICK_S), takes=16)
+    target.run(30.0)
+    target.takes = 0
+    target.run(23.0)
+    target.takes = 16
+    target.run(6.0)
+    assert target.run(20.0) >= 0.9 * 16 / CALL_S
 
 
 def test_what_succeeded_from_one_end_of_a_window_to_the_next_is_its_rate() -> None:

@@ -438,11 +438,16 @@ class TargetLaw:
         rate = self._rate
         if 0 < sample.told_rate < rate.mean_cost / _EMPTY_S:
             return False  # it tells that nothing is left, so refusals are no news
-        was_deciding, before = rate.is_deciding, (rate.state, rate.most)
+        was_deciding, was_closed = rate.is_deciding, rate.is_closed
+        before = rate.state, rate.most
         rate.on_sample(now_s, sample, lag_s)
         if before != (rate.state, rate.most):
             self._say(rate.reason)
         if rate.is_deciding:
+            return False
+        if was_closed:  # it was away, and takes again what it took
+            self._ramp = Ramp(max(limit.tried, self._bounds.start), is_known=True)
+            self._refusals = RefusedLimit()
             return False
         if was_deciding:  # what was sent so far says nothing of the number
             limit.doubts, limit.comes_back = 0, True

@@ -68,6 +68,8 @@ _BACK_MOST: Final = 0.8
 _UNUSED_S: Final = 10.0
 # A window that was used up costs all that comes until its end: so many of them until the next try.
 _PERIODS_HELD: Final = 4
+# Two windows are one if the longer is no more than this times the other.
+_ALIKE: Final = 1.2
 # Windows that people make [s].
 _PERIODS: Final = (1.0, 5.0, 10.0, 15.0, 30.0, 60.0, 300.0, 600.0, 900.0, 3600.0, 86400.0)
 
@@ -116,9 +118,9 @@ class LearnedRate:
     """
 
     __slots__ = (
-        "_ask_s", "_asked_at_s", "_cost", "_good", "_limit", "_number_s",
-        "_number_until_s", "_opened_at_s", "_seen", "_since_move", "_since_s", "_used_at_s", "_was",
-        "mean_cost", "most", "reason", "state",
+        "_ask_s", "_asked_at_s", "_cost", "_good", "_held", "_limit", "_number_s",
+        "_number_until_s", "_opened_at_s", "_period_s", "_seen", "_since_move", "_since_s",
+        "_used_at_s", "_was", "mean_cost", "most", "reason", "state",
     )  # fmt: skip
 
     def __init__(self, known: float = inf) -> None:
@@ -130,12 +132,14 @@ class LearnedRate:
         self._since_s = -inf  # of the state, or of the experiment
         self._since_move = 0  # calls
         self._good = known  # the last level at which nothing was refused for long
+        self._held = inf  # the good level as it closed
         self._was = known  # what succeeded as it was learned
         self._number_s, self._number_until_s = _NUMBER_S, -inf
         self._used_at_s = -inf
         self.mean_cost: float = 1.0
         self._cost, self._opened_at_s = 0.0, -1.0  # what succeeded since then
         self._ask_s, self._asked_at_s = _ASK_S, 0.0
+        self._period_s = 0.0  # between the last two openings; 0: it never opened
 
     @property
     def is_deciding(self) -> bool:
@@ -156,6 +160,8 @@ class LearnedRate:
             self._keep(now_s, sample, lag_s)
         elif self.state is State.CLOSED:
             self._ask(now_s, sample, lag_s)
+        elif self._period_s and sample.refused and self._is_closed(now_s, lag_s):
+            self._close(now_s)  # as it was before
 
     def may_try(self, now_s: float) -> bool:
         """Whether a refusal may be of a rate."""
@@ -239,10 +245,9 @@ class LearnedRate:
         is_settled = now_s - limit.moved_at_s >= lag_s
         self._since_move += sample.calls
         if sample.refused:
-            lately = self._lately(now_s - max(_LATELY_S, lag_s))
             moved_s = limit.moved_at_s + lag_s - sample.span_s
             since_move = self._lately(max(now_s - max(_LATELY_S, lag_s), moved_s))
-            if not lately.calls and lately.refused >= _CLOSED_REFUSED:
+            if self._is_closed(now_s, lag_s):
                 self._close(now_s)
             elif is_settled or limit.moved_at_s > limit.fell_at_s:
                 self._fall(now_s, since_move)
@@ -277,7 +282,12 @@ class LearnedRate:
 
     # -- nothing is taken ---------------------------------------------------------------------
 
+    def _is_closed(self, now_s: float, lag_s: float) -> bool:
+        lately = self._lately(now_s - max(_LATELY_S, lag_s))
+        return not lately.calls and lately.refused >= _CLOSED_REFUSED
+
     def _close(self, now_s: float) -> None:
+        self._held = self._good if self.state is State.HELD else inf
         self.state, self.reason = State.CLOSED, "all is refused: waiting until it ends"
         self._since_s = self._asked_at_s = now_s
         self._ask_s = _ASK_S
@@ -294,11 +304,24 @@ class LearnedRate:
             self.most = self.mean_cost / self._ask_s
 
     def _open(self, now_s: float) -> None:
-        """It takes calls again: what succeeded from one opening to the next is its rate."""
+        """It takes calls again: what succeeded from one opening to the next is its rate.
+
+        If that is a window: the time is one that people choose, or the same as the last.  Else it
+        was away, and takes again what it took.
+        """
         least_s, most_s = self._asked_at_s - self._opened_at_s, now_s - self._opened_at_s
-        period_s = next((each for each in _PERIODS if least_s <= each <= most_s), most_s)
+        is_exact = most_s <= least_s * _ALIKE
+        chosen = [each for each in _PERIODS if is_exact and least_s <= each <= most_s]
+        is_again = least_s <= self._period_s * _ALIKE and self._period_s <= most_s * _ALIKE
+        self._period_s = period_s = chosen[-1] if chosen else most_s
         rate = max(self._cost, self.mean_cost) / period_s
         self._opened_at_s, self._cost = self._opened_at_s + period_s, 0.0
+        if not chosen and not is_again:
+            if self._held < inf:
+                self._take(now_s, self._held, self._held / (1 - _STEP_SHARE))
+            else:
+                self.state, self.most, self.reason = State.FREE, inf, "it takes calls again"
+            return
         self._take(now_s, rate, rate / (1 - _STEP_SHARE))
         calls = rate * period_s / self.mean_cost
         self._limit.hold_calls = max(_HOLD_CALLS, int(_PERIODS_HELD * calls))
