@@ -1,9 +1,9 @@
 """What a call costs, whatever its size, and what a record: S(n) = a + b n, from sizes and times.
 
 Two ways to learn it (ADR 21).  :class:`CallCost` is for one caller, whose calls come one after the
-other: a batch of a range, of a stream.  :class:`ServicePool` is for all bolts of a spout at once,
-whose tuples come in any order, at speeds of their own.  How large the next call is, is decided by
-those who ask: :mod:`flowctl.core.sizing`, ``bolts/range_pace.py``, ``delivery/batch_rows.py``.
+other: a batch of a range or a stream, rows of a partition.  :class:`ServicePool` is for all bolts
+of a spout at once, whose tuples come in any order, at speeds of their own.  Those who ask decide
+on sizes: :mod:`flowctl.core.sizing`, ``bolts/range_pace.py``, ``delivery/``.
 """
 
 from __future__ import annotations
@@ -75,9 +75,14 @@ class CallCost:
         return self.call_s + self.record_s * records
 
     @property
+    def call_error_s(self) -> float:
+        """By how much ``call_s`` may be wrong."""
+        return _SURE_ERRORS * sqrt(self._call_var)
+
+    @property
     def sure_call_s(self) -> float:
         """As much of ``call_s`` as is sure; 0: none."""
-        return max(0.0, self.call_s - _SURE_ERRORS * sqrt(max(0.0, self._call_var)))
+        return max(0.0, self.call_s - self.call_error_s)
 
     def most_record_s(self, records: int) -> float:
         """What a record of so many costs, if all that is not surely the call's is theirs."""
@@ -187,8 +192,7 @@ def scatter_of(off: float, points: float) -> float:
 
 
 def slope_doubt(off: float, spread: float, free: float) -> float:
-    """As :func:`slope_error`, from the scatter of the tuples alone; ``free``: how many there are
-    beyond those that fix the line; with none, a guess."""
+    """As :func:`slope_error`, from the scatter of ``free`` tuples alone; of none, a guess."""
     noise = max(0.0, off) / free if free >= 1 else _NOISE
     return sqrt(noise / spread)
 
@@ -568,12 +572,8 @@ class ServiceModel:
     def _weigh(self, scale: float) -> None:
         """A call costs much more, or less, than was known: tuples so far weigh by that too."""
         self._weighed = self.pool.fixed_records
-        self._w *= scale
-        self._n *= scale
-        self._s *= scale
-        self._nn *= scale
-        self._ns *= scale
-        self._ss *= scale
+        line = self._w, self._n, self._s, self._nn, self._ns, self._ss
+        self._w, self._n, self._s, self._nn, self._ns, self._ss = (scale * sum_ for sum_ in line)
 
     def leave(self) -> None:
         """The bolt went: the pool forgets it."""

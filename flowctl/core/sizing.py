@@ -14,9 +14,8 @@ At the end of the input tuples are made smaller than that
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from flowctl.core.cost import ServiceModel, ServicePool
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.cost import ServicePool
 from flowctl.core.settings import TupleSettings
 
 # The fixed cost may take 3 % of the time, where a tuple may take long enough (control.md, ADR 9).
@@ -29,7 +28,7 @@ DRIVER_S = 60e-6
 # Where a call takes so long that a tuple of T would be little else, it gets so many times its own
 # time for records: all but 4 % of the time is work then, which is near FIXED_SHARE.  More would win
 # little, and a kill repeats a whole tuple.
-_RECORDS_PER_DEAR_CALL = 24
+RECORDS_PER_DEAR_CALL = 24
 # The same where a call's cost is guessed from round trips, which contain the path.
 _RECORDS_PER_GUESSED_CALL = 9
 # A call that takes more than this share of T is expensive.
@@ -56,19 +55,9 @@ _GOLDEN = 0.6180339887498949
 _TRY_TWO_EVERY = 8
 
 
-class Sized(Protocol):
-    """Who gets the tuple: a bolt, or a partition that calls a target (flowctl/delivery)."""
-
-    @property
-    def service(self) -> ServiceModel:
-        """What its calls took."""
-
-    @property
-    def sent(self) -> int:
-        """How many tuples it got so far."""
-
-
-def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: ServicePool) -> int:
+def records_for(
+    consumer: AdaptiveFlowConsumer, settings: TupleSettings, bolts: int, pool: ServicePool
+) -> int:
     """Return how many records the next tuple for ``consumer`` should have at most.
 
     ``bolts``: how many there are, ``pool`` what they have in common.  At least 1; never over
@@ -86,7 +75,7 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
     sure = 0.0
     if service.is_told and pool.is_split:  # else the two costs are not known apart
         sure = pool.fixed_least
-        work_s = max(work_s, _RECORDS_PER_DEAR_CALL * service.tuple_s)
+        work_s = max(work_s, RECORDS_PER_DEAR_CALL * service.tuple_s)
         # As long as that is not sure, a call may cost more than it seems: not many small tuples.
         may_cost_s = record_s * pool.fixed_most + DRIVER_S * bolts
         work_s = min(work_s, _RECORDS_PER_FIXED * may_cost_s)

@@ -125,7 +125,7 @@ class Delivery:
         self._clock = clock
         self._sleep = sleep
         self._pieces = Pieces(where.partition, settings, chance)
-        self._rows_per_call = RowsPerCall(settings.tuple, clock)
+        self._rows_per_call = RowsPerCall(plan.rows_max, plan.call_max_s)
         self._lost = LostRows(plan, where, self.tally)
         self._rows = ReadRows(where.section_of)
         self._calls = TaskCalls(
@@ -224,7 +224,7 @@ class Delivery:
         if raised is not None:
             self._not_taken(piece, batch, raised)
             return
-        self._rows_per_call.took(spent_s, len(batch))
+        self._rows_per_call.took(spent_s, len(batch), self._clock())
         self._settle(batch, range(len(batch)))
 
     def _spent(self, began_at_s: float) -> float:
@@ -256,8 +256,10 @@ class Delivery:
         if index := batch.reading_index:
             return index
         is_large = len(batch) > _HALVED_ROWS_MIN
-        is_too_large = piece.refusals >= _REFUSALS_MAX and is_large and _is_slow(error)
-        return len(batch) // 2 if is_too_large else 0
+        if not (piece.refusals >= _REFUSALS_MAX and is_large and _is_slow(error)):
+            return 0
+        self._rows_per_call.timed_out(len(batch), self._clock())
+        return len(batch) // 2
 
     def _keep_refused(self, piece: FlowTuple, batch: Batch, again: tuple[int, ...]) -> bool:
         """The target took ``batch`` but for ``again``; return whether anything is left to send."""

@@ -6,55 +6,81 @@ the record that makes a piece fail (:mod:`flowctl.core.isolation`).  Pure; not t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 from flowctl.core.blame import Place
 from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
-from flowctl.core.cost import ServiceModel, ServicePool
+from flowctl.core.cost import CallCost
 from flowctl.core.isolation import Isolation
+from flowctl.core.limit import RefusedLimit
 from flowctl.core.positions import latest
 from flowctl.core.records import Position, Record
 from flowctl.core.retry import RetryQueue
-from flowctl.core.settings import CoreSettings, TupleSettings
-from flowctl.core.sizing import records_for
+from flowctl.core.settings import CoreSettings
+from flowctl.core.sizing import RECORDS_PER_DEAR_CALL
 from flowctl.core.supply import Backlog
 from flowctl.core.tuples import NEVER_JUDGED, FlowTuple, by_deadline
 
-# -- How many rows the next call takes: the law by which bolts get tuples (core/sizing.py) -----
+# -- How many rows the next call takes -----------------------------------------------------------
+
+# Nothing is known of the target before the first call, and a row may take a second.
+_FIRST_ROWS = 25
+# At most so many times as many as ever before: one wrong guess costs the time of four calls.
+_GROWTH = 4
+# A call that alone takes more than this share of the time that is allowed decides how long a call
+# takes: below it, four fifths of the time are work as it is.
+_DEAR_SHARE = 1 / 5
+# While a call may be dear, one in eight has a quarter of the rows (of single ones two): in calls of
+# one size nothing tells what is the call's from what is the rows'.
+_TRY_EVERY, _TRY_PART = 8, 1 / 4
+# What a call costs belongs to the target, and changes by so much of itself from call to call.
+_CALL_DRIFT = 0.01
 
 
 class RowsPerCall:
-    """Sizes of calls of one partition.  Not thread-safe.
+    """Sizes of calls of one partition: as many rows as take ``call_max_s``.  Not thread-safe.
 
-    As few rows as keep the fixed cost of a call small, and no more than take ``settings.
-    service_max_s``; the first two calls are small, as nothing is known of the target.
+    Where a call is dear by itself, it takes longer: rows take 24 times as long as the call then.
     """
 
-    def __init__(
-        self, settings: TupleSettings, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.service: ServiceModel = ServiceModel(ServicePool())
-        self.sent: int = 0
-        self._settings = settings
-        self._clock = clock
+    def __init__(self, rows_max: int, call_max_s: float) -> None:
+        self._rows_max = rows_max
+        self._call_max_s = call_max_s
+        self._cost: CallCost | None = None
+        self._limit = RefusedLimit()  # of rows: more time out
+        self._most = 0  # rows of a call so far
+        self._calls = 0
 
     def next(self) -> int:
         """Return how many rows the next call should have at most."""
-        rows = records_for(self, self._settings, 1, self.service.pool)
-        service, most_s = self.service, self._settings.service_max_s
-        # Ten times a call's cost may be more than the user allows: there, only where the call alone
-        # takes over a fifth of that.  As sizes vary by 15 %, what is measured may be 10 % off.
-        if service.record_s > 0 and 5 * service.tuple_s <= 1.1 * most_s:
-            rows = min(rows, max(1, int(1.15 * (most_s - service.tuple_s) / service.record_s)))
-        self.sent += 1
+        self._calls += 1
+        if (cost := self._cost) is None:
+            return min(_FIRST_ROWS, self._rows_max)
+        dear_s = _DEAR_SHARE * self._call_max_s
+        is_dear = cost.call_s > dear_s
+        rows_s = RECORDS_PER_DEAR_CALL * cost.call_s if is_dear else self._call_max_s - cost.call_s
+        most = min(_GROWTH * self._most, self._limit.most, self._rows_max)
+        rows = max(1, int(min(rows_s / cost.record_s, most) if cost.record_s else most))
+        may_be_dear = not is_dear and cost.call_s + cost.call_error_s > dear_s
+        if may_be_dear and not self._calls % _TRY_EVERY:
+            rows = min(2, self._rows_max) if rows == 1 else max(1, int(_TRY_PART * rows))
         return rows
 
-    def took(self, service_s: float, rows: int) -> None:
+    def timed_out(self, rows: int, now_s: float) -> None:
+        """Calls of ``rows`` time out, though the target took some as large before."""
+        self._limit.fall(now_s, rows, rows // 2)
+
+    def took(self, service_s: float, rows: int, now_s: float) -> None:
         """A call of ``rows`` succeeded in ``service_s`` seconds."""
-        self.service.on_sample(self._clock(), service_s, 0.0, rows)
-        self.service.is_told = True
+        self._most = max(self._most, rows)
+        if self._limit.most < self._rows_max:
+            self._limit.took(1)
+            self._limit.rise(now_s)
+        if self._cost is None:
+            self._cost = CallCost(rows, service_s, drift=_CALL_DRIFT)
+        else:
+            self._cost.took(rows, service_s)
 
 
 # -- Rows that were read and are not settled, as pieces ----------------------------------------

@@ -10,7 +10,7 @@ import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.blame import GIVEN_UP_FIRST_MAX
-from flowctl.core.settings import CoreSettings, RetrySettings, TupleSettings
+from flowctl.core.settings import CoreSettings, RetrySettings
 from flowctl.failure.classify import RefusalRule
 from flowctl.ports import DeadLetter, Process
 
@@ -70,7 +70,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def settings(self) -> CoreSettings:
         """Return what of it the core decides by."""
-        return CoreSettings(
-            retry=RetrySettings(attempts_max=self.attempts_max),
-            tuple=TupleSettings(records_max=self.rows_max, service_max_s=self.call_max_s),
-        )
+        return CoreSettings(retry=RetrySettings(attempts_max=self.attempts_max))
