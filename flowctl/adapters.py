@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from flowctl.errors import MissingExtraError
 
@@ -19,3 +21,10 @@ def load_adapter(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or module
         raise MissingExtraError(module, f"the module {missing}", extra) from None
+
+
+def dead_letter_of(given: Any) -> Any:
+    """Return where letters are kept: a store as it is, one of files for a directory; None: none."""
+    if not isinstance(given, str | Path):
+        return given
+    return load_adapter("flowctl_files", "files").FileDeadLetter(given)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from flowctl.core.settings import IS_LAB, CoreSettings, Lab, LongSeconds, Seconds, _Section
+from flowctl.core.settings import IS_LAB, CoreSettings, Lab, LongSeconds, Seconds, Section
 from flowctl.errors import ConfigError, with_article
 from flowctl.prepared import prepare
 
@@ -34,14 +34,14 @@ CONSTANTS: Final = {
 }
 
 
-class CheckpointSettings(_Section, frozen=True, kw_only=True):
+class CheckpointSettings(Section, frozen=True, kw_only=True):
     """When the checkpoint is saved."""
 
     # A kill repeats at most what was acked in this time; a save costs about 1 ms.
     interval_s: Seconds = 0.5
 
 
-class ListenSettings(_Section, frozen=True, kw_only=True):
+class ListenSettings(Section, frozen=True, kw_only=True):
     """Where the spout listens for its bolts."""
 
     # "redis": bolts that can't reach the driver connect through the checkpoint's Redis.  Not the
@@ -58,14 +58,14 @@ class ListenSettings(_Section, frozen=True, kw_only=True):
     tls: Literal["auto", "on", "off"] = "auto"
 
 
-class StartSettings(_Section, frozen=True, kw_only=True):
+class StartSettings(Section, frozen=True, kw_only=True):
     """How long a run with work to do waits while no bolt is connected [s]."""
 
     # A cold Spark executor with 64 Arrow workers took 42 s (measured); a bit more than twice that.
     bolts_timeout_s: LongSeconds = 120.0
 
 
-class WaitSettings(_Section, frozen=True, kw_only=True):
+class WaitSettings(Section, frozen=True, kw_only=True):
     """How a loop waits when it has nothing to do; for what each level does, see
     ``waiting/strategies.py``.
 
@@ -98,7 +98,7 @@ class WaitSettings(_Section, frozen=True, kw_only=True):
     backpressure_park_us: Lab[Microseconds] = 100
 
 
-class CallSettings(_Section, frozen=True, kw_only=True):
+class CallSettings(Section, frozen=True, kw_only=True):
     """How long a call of ``process`` may take."""
 
     # None: as long as it takes.  Nobody but the job's author knows what is too long: a call of a
@@ -106,7 +106,7 @@ class CallSettings(_Section, frozen=True, kw_only=True):
     timeout_s: LongSeconds | None = None
 
 
-class MetricsSettings(_Section, frozen=True, kw_only=True):
+class MetricsSettings(Section, frozen=True, kw_only=True):
     """What the tasks of a topology report about themselves, and where Prometheus finds a run."""
 
     # Storm's topology.builtin.metrics.bucket.size.secs.  None: nothing is counted.
@@ -120,7 +120,7 @@ class MetricsSettings(_Section, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
 
 
-class LossSettings(_Section, frozen=True, kw_only=True):
+class LossSettings(Section, frozen=True, kw_only=True):
     """How many records a run may leave out: rejected, or given up and dead-lettered."""
 
     # "100": that many; "0.1%": that share of the records done.  None: any number, and the run ends

@@ -78,7 +78,7 @@ class Driver:
 
     def add(self, bolt: str, *, slots: int = 1, epoch: int = 1, in_order: bool = False) -> None:
         self.core.add_bolt(bolt, slots=slots, epoch=epoch, now_s=self.clock(), in_order=in_order)
-        self._settle()
+        self.settle()
 
     def widen(self, bolt: str, window: float) -> None:
         """Set the bolt's window, as an ack might have."""
@@ -88,7 +88,7 @@ class Driver:
 
     def remove(self, bolt: str, **how: Any) -> None:
         self.core.remove_bolt(bolt, now_s=self.clock(), **how)
-        self._settle()
+        self.settle()
 
     def offer(self, count: int, partition: str = "p", *, value: Any = None) -> int:
         """Offer the next ``count`` records, with positions 1, 2, …; of ``value``, or these."""
@@ -96,7 +96,7 @@ class Driver:
         records = [Record(n, n if value is None else value) for n in range(first, first + count)]
         taken = self.core.offer(partition, records, now_s=self.clock())
         self._read[partition] = first - 1 + taken
-        self._settle()
+        self.settle()
         return taken
 
     def emit(self, most: int = 10_000) -> list[Emission]:
@@ -108,7 +108,7 @@ class Driver:
                 break
             emissions.append(emission)
         self.log_emitted += emissions
-        self._settle()
+        self.settle()
         return emissions
 
     def ack(
@@ -116,13 +116,13 @@ class Driver:
     ) -> AckOutcome:
         ack = Ack(emission.tuple_id, emission.attempt, **durations)
         outcome = self.core.on_ack(bolt or emission.bolt, epoch, ack, now_s=self.clock())
-        self._settle()
+        self.settle()
         return outcome
 
     def fail(self, emission: Emission, *, epoch: int = 1, **how: Any) -> AckOutcome:
         fail = Fail(emission.tuple_id, emission.attempt, **{"error": "boom", **how})
         outcome = self.core.on_fail(emission.bolt, epoch, fail, now_s=self.clock())
-        self._settle()
+        self.settle()
         return outcome
 
     def beat(
@@ -137,11 +137,11 @@ class Driver:
     ) -> None:
         beat = Heartbeat(busy, queued, begun, arrived)
         self.core.on_heartbeat(bolt, epoch, beat, now_s=self.clock())
-        self._settle()
+        self.settle()
 
     def give_back(self, bolt: str, *tuple_ids: int, epoch: int = 1) -> None:
         self.core.on_revoked(bolt, epoch, Revoked(tuple_ids), now_s=self.clock())
-        self._settle()
+        self.settle()
 
     def orders(self) -> list[Order]:
         orders: list[Order] = []
@@ -151,12 +151,12 @@ class Driver:
 
     def end(self) -> None:
         self.core.end_of_input(now_s=self.clock())
-        self._settle()
+        self.settle()
 
     def wait(self, by_s: float) -> None:
         self.clock.advance(by_s)
         self.core.on_deadline(now_s=self.clock())
-        self._settle()
+        self.settle()
 
     def wait_for_deadline(self) -> None:
         deadline_s = self.core.next_deadline_s()
@@ -177,7 +177,7 @@ class Driver:
         spans = self.core.checkpoint().partitions[partition].acked
         return [(span.first, span.last, span.records) for span in spans]
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         while (event := self.core.poll_event()) is not None:
             self.log.append(event)
         if self.checks:

@@ -17,12 +17,20 @@ ROOMS_TOLD: Final = ("flowctl.core", "flowctl.runtime", "flowctl.bolts", "flowct
 NAMES_OF_EACH: Final = frozenset({"__init__", "__main__"})
 
 _OWN: Final = ("self", "cls")  # inherited
-_OF_NAMED_TUPLES: Final = (
-    "_asdict",
-    "_fields",
-    "_make",
-    "_replace",
-)  # public in all but their name
+# Public in all but their name: those of named tuples, of pymysql's connections, of requests'
+# responses and of librdkafka's errors.
+_OF_OTHERS: Final = frozenset(
+    {
+        "_asdict",
+        "_fields",
+        "_make",
+        "_replace",
+        "_sock",
+        "_content",
+        "_ALL_BROKERS_DOWN",
+        "_TRANSPORT",
+    }
+)
 
 Graph: TypeAlias = dict[str, set[str]]
 
@@ -107,7 +115,7 @@ def private_access(modules: Iterable[Module], of: Iterable[Module]) -> Iterator[
     """Each ``other._private`` of a name of ``of``, with the module it is in.
 
     A class's own fields, inherited ones, and those of another object of the same class are its own
-    business, as is all that stands in the same file.
+    business, as is all that stands in the same file, and a file of the same package.
     """
     ours = set[str]().union(*(_defined(each.tree) for each in of))
     for each in modules:
@@ -117,7 +125,7 @@ def private_access(modules: Iterable[Module], of: Iterable[Module]) -> Iterator[
                 is_own = ast.unparse(node.value) in _OWN or node.attr in own
                 if node.attr in ours and not is_own:
                     yield each.name, ast.unparse(node)
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            elif isinstance(node, ast.ImportFrom) and node.module != each.name.rpartition(".")[0]:
                 named = (a.name for a in node.names)
                 yield from ((each.name, n) for n in named if _is_private(n) and n in ours)
 
@@ -138,5 +146,5 @@ def _defined(tree: ast.Module) -> set[str]:
 
 
 def _is_private(name: str) -> bool:
-    is_public = name.startswith("__") or name in _OF_NAMED_TUPLES
+    is_public = name.startswith("__") or name in _OF_OTHERS
     return name.startswith("_") and name != "_" and not is_public

@@ -90,7 +90,7 @@ class Hub:
             job.chance = chance
         self._ends: list[RootEnd] = []
         self._watched: list[TaskWatched] = []
-        core = job._make_core(job.settings, checkpoint or Checkpoint())
+        core = job.make_core(job.settings, checkpoint or Checkpoint())
         assert isinstance(core, TopologyCore)
         self.core = core
         self.plans = {plan.name: plan for plan in job.plans}
@@ -124,9 +124,9 @@ class Hub:
                 self._ends.append(news)
             elif isinstance(news, TaskWatched):
                 self._watched.append(news)
-                self.job._tell(news)
+                self.job.tell(news)
             else:
-                self.job._tell(news)
+                self.job.tell(news)
 
     @property
     def figures(self) -> Any:
@@ -135,14 +135,14 @@ class Hub:
     def report(self, outcome: Any = "finished") -> TopologyReport:
         """What a run that ends now would report of the topology."""
         self.take_news()
-        self.job._teller.start()
+        self.job.teller.start()
         made = report_of_no_run("test", KeyboardInterrupt())
-        return self.job._extended(msgspec.structs.replace(made, outcome=outcome))
+        return self.job.extended(msgspec.structs.replace(made, outcome=outcome))
 
     def tell(self) -> None:
         """Let the listener hear all that was queued for it."""
         self.take_news()
-        notifier = self.job._root_notifier
+        notifier = self.job.root_notifier
         assert notifier is not None
         notifier.start()
         notifier.close()

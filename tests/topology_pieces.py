@@ -42,7 +42,7 @@ class Pieces:
         return any(name in [s.component for s in p.plan.subscriptions] for p in self._declared())
 
     def _declared(self) -> Any:
-        return self.topology._bolts.values()
+        return self.topology.bolts.values()
 
     def _add(self, name: str, sources: list[str], code: Any) -> None:
         declarer = self.topology.bolt(name, code, count=self.rng.randint(1, 3))

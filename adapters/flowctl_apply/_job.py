@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from flowctl.errors import ConfigError, InternalError
-from flowctl_apply._needed import arrow
 from flowctl_apply._places import Place, arrow_path, place_at
 from flowctl_apply._results import (
     Description,
@@ -24,7 +23,7 @@ from flowctl_apply._results import (
     total_rows,
 )
 from flowctl_apply._row_writer import AsyncRowWriter, RowWriter, Target
-from flowctl_apply._rows import shape_of
+from flowctl_apply._rows import arrow, shape_of
 from flowctl_apply._uses import fingerprint, uses_of
 
 if TYPE_CHECKING:

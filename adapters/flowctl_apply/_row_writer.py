@@ -15,10 +15,9 @@ import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.errors import UnrunnableError
-from flowctl_apply._needed import arrow
 from flowctl_apply._places import LocalPlace, Place
 from flowctl_apply._results import Description, ResultFile, decoded, new_name
-from flowctl_apply._rows import Shape, call, table_of
+from flowctl_apply._rows import Shape, arrow, call, table_of
 
 if TYPE_CHECKING:
     from flowctl.pacing.api import Paced

@@ -262,11 +262,11 @@ class RemoteReader(FileReader):
     """
 
     def __init__(self, stores: Stores, *given: Any, **options: Any) -> None:
-        self._stores = stores
+        self.stores = stores
         super().__init__(*given, **options)
 
     def _open_file(self) -> IO[bytes]:
-        return self._stores.open(self.name)
+        return self.stores.open(self.name)
 
     def size(self) -> int:
         return self.done_bytes()  # everything was read: this is the end

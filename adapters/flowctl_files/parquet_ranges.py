@@ -154,7 +154,7 @@ class ParquetRanges:
         self._paths = [] if is_loaded(paths) else listed_paths(paths, other="a directory")
         self._wanted = Wanted(_checked_id(snapshot_id), filter)
         self._columns = columns_of(columns, filter)
-        self._stores = Stores(storage_options, filesystem)
+        self.stores = Stores(storage_options, filesystem)
         self._reader: ParquetReader | None = None
 
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
@@ -164,16 +164,16 @@ class ParquetRanges:
         if snapshot is not None:
             layouts: Layouts = Fields(snapshot.fields)
             names, check = sorted(snapshot.files), snapshot.checks.check
-            self._reader = ParquetReader(self._stores, self._columns, layouts, snapshot.mark)
+            self._reader = ParquetReader(self.stores, self._columns, layouts, snapshot.mark)
         else:
             found: dict[str, str] = {}  # file: the directory that it was found in
             for path in self._paths:
                 found |= self._files_of(path, checkpoint)
-            found = {name: found[name] for name in self._stores.once_each(found.keys())}
+            found = {name: found[name] for name in self.stores.once_each(found.keys())}
             keys = {name: keys_of(name, base) for name, base in found.items()}
             layouts = Directories(found, int_columns(keys.values()))
             names, check = sorted(found), None
-            self._reader = ParquetReader(self._stores, self._columns, layouts)
+            self._reader = ParquetReader(self.stores, self._columns, layouts)
         check_names(frozenset(names), checkpoint)
         extent_of = partial(self._reader.extent, check=check)
         saved = [checkpoint.partitions.get(name) for name in names]
@@ -215,30 +215,30 @@ class ParquetRanges:
                     remedy="Read each table in a job of its own.",
                 )
             [table] = tables
-        table = load_table(table, self._stores)
+        table = load_table(table, self.stores)
         return snapshot_of(table, self._wanted, checkpoint, self._columns)
 
     def _is_iceberg(self, path: str) -> bool:
         folder = path.rstrip("/")
         return is_metadata(path) or (
             "*" not in path
-            and self._stores.is_folder(f"{folder}/metadata")
-            and not self._stores.is_folder(f"{folder}/_delta_log")
+            and self.stores.is_folder(f"{folder}/metadata")
+            and not self.stores.is_folder(f"{folder}/_delta_log")
         )
 
     def _files_of(self, path: str, checkpoint: Checkpoint) -> dict[str, str]:
-        if not self._stores.is_folder(path):
+        if not self.stores.is_folder(path):
             magic = _MAGIC.search(path)
             base = path[: magic.start()].rpartition("/")[0] if magic else ""
-            return dict.fromkeys(self._stores.find([path]), base)
+            return dict.fromkeys(self.stores.find([path]), base)
         folder = path.rstrip("/")
-        if self._stores.is_folder(f"{folder}/_delta_log"):
+        if self.stores.is_folder(f"{folder}/_delta_log"):
             files = delta_files(path)
             check_kept(path, files, checkpoint)
             return dict.fromkeys(files, folder)
         # The name of a directory on a disk may hold what would be a pattern.
         named = folder if is_remote(folder) else glob.escape(folder)
-        names = self._stores.find([f"{named}/{_PATTERN}"])
+        names = self.stores.find([f"{named}/{_PATTERN}"])
         return {name: folder for name in names if not _is_hidden(name, folder)}
 
 
@@ -291,7 +291,7 @@ class ParquetReader:
     """
 
     def __init__(self, stores: Stores, columns: Columns, layouts: Layouts, mark: str = "") -> None:
-        self._stores = stores
+        self.stores = stores
         self._columns = columns
         self._layouts = layouts
         self._mark = mark
@@ -299,8 +299,8 @@ class ParquetReader:
     def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[RowsBlock]:
         """See :class:`flowctl.range_ports.RangeReader`."""
         identity = identity.removesuffix(self._mark)
-        self._stores.check(partition, identity)
-        with closing(self._stores.open(partition)) as file:
+        self.stores.check(partition, identity)
+        with closing(self.stores.open(partition)) as file:
             reader = self._rows_reader(partition, file)
             if stop > reader.rows:
                 raise SourceError(
@@ -309,7 +309,7 @@ class ParquetReader:
                 )
             groups = self._groups(partition, reader.layout, file)
             read = reader.blocks(start, stop, groups)
-            yield from self._stores.verified(partition, identity, read)
+            yield from self.stores.verified(partition, identity, read)
 
     def extent(
         self, name: str, saved: PartitionCheckpoint | None = None, check: Check | None = None
@@ -319,11 +319,11 @@ class ParquetReader:
         One that is done and unchanged is not opened.  ``check`` is called with its name, its size
         [bytes], its reader and the wanted columns.
         """
-        found = self._stores.stat(name)
+        found = self.stores.stat(name)
         if saved is not None and saved.end == found.identity and check is None:
             done = saved.position + 1 if isinstance(saved.position, int) else 0
             return name, Extent(0, done, found.identity, size_bytes=found.size)
-        with closing(self._stores.open(name)) as file:
+        with closing(self.stores.open(name)) as file:
             reader = self._rows_reader(name, file)
             if check is not None:
                 check(name, found.size, reader, self._columns)

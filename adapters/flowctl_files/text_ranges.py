@@ -59,8 +59,8 @@ class TextRanges:
     ) -> None:
         self._patterns = listed_paths(paths)
         most = checked_line_bytes(max_line_bytes)
-        self._stores = Stores(storage_options, filesystem)
-        self._reader = TextReader(self._stores, LineCodec(encoding, errors), most)
+        self.stores = Stores(storage_options, filesystem)
+        self._reader = TextReader(self.stores, LineCodec(encoding, errors), most)
 
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
         """The files, with their sizes; :class:`SourceError` for one that is shorter than it was."""
@@ -72,7 +72,7 @@ class TextRanges:
                 is_splittable=not kind_of(name),
                 size_bytes=found.size,
             )
-            for name, found in self._stores.find(self._patterns).items()
+            for name, found in self.stores.find(self._patterns).items()
         }
         check_text(extents)
         check_names(extents, checkpoint)
@@ -93,18 +93,18 @@ class TextReader:
     """Reads lines on a worker: a :class:`flowctl.range_ports.RangeReader`."""
 
     def __init__(self, stores: Stores, codec: LineCodec, max_line_bytes: int) -> None:
-        self._stores = stores
+        self.stores = stores
         self._codec = codec
         self._max_line_bytes = max_line_bytes
 
     def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[TextBlock]:
         """See :class:`flowctl.range_ports.RangeReader`."""
-        found = self._stores.check(partition, identity)
+        found = self.stores.check(partition, identity)
         blocks = TextBlocks(partition, self._codec, self._max_line_bytes)
-        with closing(self._stores.open(partition)) as file:
+        with closing(self.stores.open(partition)) as file:
             read_into = _reading(partition, file, max(start - 1, 0), found.size)
             read = blocks.blocks(read_into, start, stop)
-            yield from self._stores.verified(partition, identity, read)
+            yield from self.stores.verified(partition, identity, read)
 
 
 def _reading(name: str, file: IO[bytes], start: int, size: int) -> Callable[[memoryview], int]:

@@ -85,7 +85,7 @@ class KafkaReader:
         self._config = config
         self._translate = translate
         self._topic_ids = TopicIds(servers, config)
-        self._idle: list[Consumer] = []
+        self.idle: list[Consumer] = []
         self._lock = threading.Lock()
 
     def __getstate__(self) -> tuple[str, Config, Translate]:
@@ -105,7 +105,7 @@ class KafkaReader:
         try:
             consumer.assign([TopicPartition(topic, number, start)])
             yield from verified(
-                self._blocks(consumer, partition, start, stop),
+                self.blocks(consumer, partition, start, stop),
                 partial(self._topic_ids.check, partition, topic, identity),
                 every_bytes=_CHECKED_BYTES,
             )
@@ -117,17 +117,17 @@ class KafkaReader:
             if is_well:
                 consumer.unassign()
                 with self._lock:
-                    self._idle.append(consumer)
+                    self.idle.append(consumer)
             else:
                 consumer.close()
 
     def _take(self) -> Consumer:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            if self.idle:
+                return self.idle.pop()
         return new_consumer(self._servers, self._config)
 
-    def _blocks(
+    def blocks(
         self, consumer: Consumer, partition: str, at: int, stop: int
     ) -> Iterator[MessagesBlock]:
         heard_at_s = time.monotonic()

@@ -152,7 +152,7 @@ class KafkaTopics:
         self._reset()
 
     def _reset(self) -> None:
-        self._waiting: deque[SourceChunk] = deque()
+        self.waiting: deque[SourceChunk] = deque()
         self._rebalances = 0
         self._is_assigned = False
         self._is_closing = False
@@ -196,7 +196,7 @@ class KafkaTopics:
         self._commit_timer = Timer(self._commit_s, now_s=now_s)
         job = self._host.job if self._host is not None else ""
         self._commits = GroupCommits(consumer, job=job, servers=self._servers)
-        self._parts = Assignment(
+        self.assignment = Assignment(
             consumer,
             self._commits if self._group is not None else None,
             checkpoint,
@@ -205,7 +205,7 @@ class KafkaTopics:
             servers=self._servers,
         )
         names = list_partitions(consumer, self._topics, self._servers)
-        self._parts.note_first(names)
+        self.assignment.note_first(names)
         if self._group is None:
             self._begin(names)
         else:
@@ -218,7 +218,7 @@ class KafkaTopics:
 
     def _begin(self, names: Sequence[str]) -> None:
         """Read ``names`` too, each from where it was left."""
-        self._parts.begin(names)
+        self.assignment.begin(names)
         self._is_assigned = True
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -242,14 +242,14 @@ class KafkaTopics:
         """Others read ``names`` from now on; ``are_ours``: not yet, so the commit still counts."""
         if self._is_closing:
             return  # the run has saved, and close() has committed
-        self._parts.drop(names)
+        self.assignment.drop(names)
         self._is_assigned = False  # until the group has said what remains
-        self._waiting = deque(c for c in self._waiting if c.partition not in names)
+        self.waiting = deque(c for c in self.waiting if c.partition not in names)
         if self._host is None:
             return
         saved = self._host.take_away(names).partitions
         states = {name: saved[name] for name in names if name in saved}
-        self._parts.own.update(states)
+        self.assignment.own.update(states)
         if are_ours and self._host.guarantee is not ProcessingGuarantee.AT_MOST_ONCE:
             self._commits.save(states, wait=True)
         self._commits.forget(names)
@@ -266,29 +266,29 @@ class KafkaTopics:
             self._refresh()
         if self._commit_timer.expired_reset_on_true(now_s):
             self._commit_saved(wait=False)
-        if not self._waiting and self._error is None and max_records > 0:
+        if not self.waiting and self._error is None and max_records > 0:
             if self._is_at_end():
                 return None
             self._fetch(max_records)
-        if not self._waiting:
+        if not self.waiting:
             if self._error is not None:  # after what was read before it
                 raise self._error
             return SourceChunk("", ())
-        chunk = self._waiting.popleft()
+        chunk = self.waiting.popleft()
         if len(chunk.records) > max_records:
-            self._waiting.appendleft(SourceChunk(chunk.partition, chunk.records[max_records:]))
+            self.waiting.appendleft(SourceChunk(chunk.partition, chunk.records[max_records:]))
             chunk = SourceChunk(chunk.partition, chunk.records[:max_records])
         return chunk
 
     def _is_at_end(self) -> bool:
         if not self._until_end or not self._is_assigned:
             return False
-        readings = self._parts.reading.values()
+        readings = self.assignment.reading.values()
         if any(reading.next < reading.end for reading in readings):
             return False
         # A driver that shares must keep polling until all is done: others may take partitions over.
         is_shared = self._group is not None and self._host is not None
-        return not is_shared or not any(map(self._uncommitted, self._parts.reading))
+        return not is_shared or not any(map(self._uncommitted, self.assignment.reading))
 
     def _refresh(self) -> None:
         """Read partitions that have appeared."""
@@ -298,7 +298,7 @@ class KafkaTopics:
         except SourceError as error:
             self._note_trouble(error.problem)
             return
-        new = [name for name in names if name not in self._parts.reading]
+        new = [name for name in names if name not in self.assignment.reading]
         if new and not self._until_end:
             self._begin(new)
 
@@ -308,7 +308,7 @@ class KafkaTopics:
         if self._host.guarantee is ProcessingGuarantee.AT_MOST_ONCE:
             return  # there is no commit timer
         saved = self._host.saved().partitions
-        self._commits.save({n: saved[n] for n in self._parts.reading if n in saved}, wait=wait)
+        self._commits.save({n: saved[n] for n in self.assignment.reading if n in saved}, wait=wait)
 
     def _fetch(self, max_records: int) -> None:
         from confluent_kafka import KafkaException
@@ -317,7 +317,7 @@ class KafkaTopics:
         rebalances = self._rebalances
         if self._is_kept:
             self._is_kept = False
-            self._parts.resume(self._parts.all())
+            self.assignment.resume(self.assignment.all())
         paused = self._pause()
         try:
             messages = self._consumer.consume(max_records, _POLL_S)
@@ -325,11 +325,11 @@ class KafkaTopics:
             self._take_error(error.args[0])
             return
         finally:
-            self._parts.resume(paused)
+            self.assignment.resume(paused)
         if rebalances != self._rebalances:
             # Fetched messages may belong to partitions as they were before: read them again.
-            if messages and self._parts.reading and self._error is None:
-                self._parts.assign()
+            if messages and self.assignment.reading and self._error is None:
+                self.assignment.assign()
             return
         by_partition: dict[str, list[Message]] = {}
         failures = [message for message in messages if message.error() is not None]
@@ -354,20 +354,20 @@ class KafkaTopics:
         rebalances = self._rebalances
         if not self._is_kept:  # until the next fetch: nothing may arrive
             self._is_kept = True
-            self._parts.pause(lambda _: True)
+            self.assignment.pause(lambda _: True)
         try:
             if self._consumer.consume(1, 0.0) and rebalances != self._rebalances:
-                self._parts.assign()  # it arrived after a rebalance: read it again
+                self.assignment.assign()  # it arrived after a rebalance: read it again
         except KafkaException as error:
             self._take_error(error.args[0])
         return rebalances == self._rebalances
 
     def _take(self, name: str, messages: list[Message]) -> None:
-        reading = self._parts.reading.get(name)
+        reading = self.assignment.reading.get(name)
         if reading is None:
             return
         if (first := messages[0].offset()) is not None and first != reading.next:
-            self._error = self._error or self._parts.look_at_gap(reading, first)
+            self._error = self._error or self.assignment.look_at_gap(reading, first)
         records: list[Record] = []
         for message in messages:
             offset = message.offset()
@@ -380,7 +380,7 @@ class KafkaTopics:
                 records.append(Record(offset, value))
             reading.next = max(reading.next, offset + 1)
         if records:
-            self._waiting.append(SourceChunk(name, records))
+            self.waiting.append(SourceChunk(name, records))
 
     def _value(self, name: str, message: Message) -> Any:
         try:
@@ -402,22 +402,24 @@ class KafkaTopics:
         if host.guarantee is not ProcessingGuarantee.AT_MOST_ONCE:
             return
         ends = {
-            name: self._parts.reading[name].next for name in names if name in self._parts.reading
+            name: self.assignment.reading[name].next
+            for name in names
+            if name in self.assignment.reading
         }
         if self._commits.save_read(ends):
             return
-        firsts = {c.partition: c.records[0].position for c in reversed(self._waiting)}
+        firsts = {c.partition: c.records[0].position for c in reversed(self.waiting)}
         for name, first in firsts.items():  # not committed, so it must not be sent: read it again
             assert isinstance(first, int)
-            self._parts.reading[name].next = first
-        self._waiting.clear()
-        self._parts.assign()
+            self.assignment.reading[name].next = first
+        self.waiting.clear()
+        self.assignment.assign()
 
     def _pause(self) -> list[TopicPartition]:
         """Pause the partitions that may not be polled."""
         if (most := self._uncommitted_max) is None:
             return []
-        return self._parts.pause(lambda name: self._uncommitted(name) >= most)
+        return self.assignment.pause(lambda name: self._uncommitted(name) >= most)
 
     def _uncommitted(self, name: str) -> int:
         return self._host.uncommitted(name) if self._host is not None else 0
@@ -427,7 +429,7 @@ class KafkaTopics:
 
         if error.code() == Codes._PARTITION_EOF:
             if message is not None:
-                reading = self._parts.reading.get(f"{message.topic()}-{message.partition()}")
+                reading = self.assignment.reading.get(f"{message.topic()}-{message.partition()}")
                 at = message.offset()
                 if reading is not None and at is not None:  # what lay before it no longer exists
                     reading.next = max(reading.next, at)

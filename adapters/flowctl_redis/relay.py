@@ -46,7 +46,7 @@ _ACCEPT_TIMEOUT_S: Final = 1.0  # our own listener, on loopback
 _LOOK_EVERY_S: Final = 0.1
 _LAST_WORDS_S: Final = 1.0  # a bolt's goodbye takes two round trips to Redis
 _NAME: Final = re.compile(rb"[0-9a-f]{16}")
-_PUMPS: Final[weakref.WeakSet[Pump]] = weakref.WeakSet()  # of bolts of this process
+PUMPS: Final[weakref.WeakSet[Pump]] = weakref.WeakSet()  # of bolts of this process
 
 
 class Keys(msgspec.Struct, frozen=True, gc=False):
@@ -108,7 +108,7 @@ class RedisDoor(msgspec.Struct, frozen=True, gc=False):
         )
         pump.add(Duct(theirs, inbound=self.keys.down(name), outbound=self.keys.up(name)))
         pump.start()
-        _PUMPS.add(pump)
+        PUMPS.add(pump)
         return ours
 
     def _knock(self, client: Any, name: bytes) -> None:
@@ -270,5 +270,5 @@ class _Lookout:
 def _say_goodbye() -> None:
     """Let bolts that have ended say so: the driver would notice their silence only later."""
     until_s = time.monotonic() + _LAST_WORDS_S
-    for pump in list(_PUMPS):
+    for pump in list(PUMPS):
         pump.await_end(max(until_s - time.monotonic(), 0.0))

@@ -163,24 +163,22 @@ def checked_table(table: str) -> str:
     return table
 
 
-def checked_columns(columns: Sequence[object]) -> tuple[str, ...]:
-    """Return the column names if they can be quoted; raise :class:`ConfigError`."""
+def checked_columns(columns: Sequence[object], field: str = "columns") -> tuple[str, ...]:
+    """Return the column names if they can be quoted; raise :class:`ConfigError` for ``field``."""
     checked = [name for name in columns if isinstance(name, str) and _COLUMN.fullmatch(name)]
     if len(checked) < len(columns):
         wrong = next(name for name in columns if name not in checked)
         raise ConfigError(
-            "columns",
-            f"{wrong!r} is not a column name (in columns=, or as a key of a row).",
+            field,
+            f"{wrong!r} is not a column name (in {field}=, or as a key of a row).",
             remedy="Give text without quotes, brackets and any of %, ?, : and backslash.",
         )
     if not checked:
         raise ConfigError(
-            "columns", "a row is empty, or columns=[].", remedy="Name one column or more."
+            field, f"a row is empty, or {field}=[].", remedy="Name one column or more."
         )
     if len(set(checked)) != len(checked):
-        raise ConfigError(
-            "columns", f"{checked!r} has a name twice.", remedy="Name each column once."
-        )
+        raise ConfigError(field, f"{checked!r} has a name twice.", remedy="Name each column once.")
     return tuple(checked)
 
 

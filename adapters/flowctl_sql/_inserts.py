@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import chain
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from flowctl.logs import ModuleLogger
 from flowctl_sql._dialect import Dialect
 from flowctl_sql._refusals import is_statement_fault
 from flowctl_sql._rows import Insert, Params
+from flowctl_sql._upsert import OnConflict
 
 # -- Rows that a table drops without an error: told once, as they count as written -------------
 
@@ -18,6 +19,11 @@ from flowctl_sql._rows import Insert, Params
 # Drivers whose ``rowcount`` after an executemany is that of all rows; psycopg2's is the last row's.
 _COUNTING: Final = frozenset({"psycopg", "sqlite3"})
 _VIEW: Final = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)"
+
+
+def _driver_of(cursor: Any) -> str:
+    """Return the package that a cursor is of."""
+    return type(cursor).__module__.partition(".")[0]
 
 
 class RowCounts:
@@ -32,7 +38,7 @@ class RowCounts:
     def note(self, cursor: Any, given: int, stored: int) -> None:
         """Log a warning, once, if ``cursor`` says that it ``stored`` fewer than the ``given``
         rows."""
-        driver = type(cursor).__module__.partition(".")[0]
+        driver = _driver_of(cursor)
         if self._is_told or driver not in _COUNTING:
             return
         self._counts = self._counts or stored > 0
@@ -88,20 +94,30 @@ class Inserts:
     """Inserts rows into one table, over one cursor.  Not thread-safe.
 
     ``joins``: several rows go into one statement, which the table must allow (see
-    :func:`flowctl_sql._sqlite.takes_several`).  Python gives its lock away at each statement of
+    :func:`flowctl_sql._sqlite.takes_several`).  ``indexes``: what
+    :meth:`.OnConflict.check_table` returned.  Python gives its lock away at each statement of
     SQLite, which takes longer than to store a row of a few columns.
     """
 
-    def __init__(self, cursor: Any, dialect: Dialect, table: str, row_counts: RowCounts) -> None:
+    def __init__(
+        self,
+        cursor: Any,
+        dialect: Dialect,
+        table: str,
+        row_counts: RowCounts,
+        on_conflict: OnConflict | None = None,
+    ) -> None:
         self.joins = False
+        self.indexes: Sequence[Set[str]] = ()
+        self._on_conflict = on_conflict
         self._cursor = cursor
         self._dialect = dialect
         self._table = table
         self._row_counts = row_counts
         self._statements: dict[tuple[Any, ...], str] = {}
 
-    def insert(self, insert: Insert) -> None:
-        """Insert the rows, which are of equal width.
+    def insert(self, insert: Insert) -> int:
+        """Insert the rows, which are of equal width; return how many, without those that stay.
 
         Raises :class:`StatementFault`, or what the driver raises for a row.
         """
@@ -112,7 +128,11 @@ class Inserts:
             if is_statement_fault(error):
                 raise StatementFault(columns, error) from error
             raise
-        self._row_counts.note(self._cursor, len(rows), stored)
+        if self._on_conflict is None or self._on_conflict.mode == "upsert":
+            self._row_counts.note(self._cursor, len(rows), stored)
+        elif _driver_of(self._cursor) in _COUNTING:
+            return stored
+        return len(rows)
 
     def _insert(self, columns: tuple[str, ...] | None, rows: Sequence[Params]) -> int:
         width = len(rows[0])
@@ -137,11 +157,19 @@ class Inserts:
             if len(self._statements) == _STATEMENTS_MAX:
                 self._statements.clear()
             try:
-                found = self._dialect.insert(self._table, columns, width, rows)
+                found = self._text(columns, width, rows)
             except JobError as error:
                 raise StatementFault(columns, error) from error
             self._statements[key] = found
         return found
+
+    def _text(self, columns: tuple[str, ...] | None, width: int, rows: int) -> str:
+        text = self._dialect.insert(self._table, columns, width, rows)
+        if self._on_conflict is None:
+            return text
+        assert columns is not None  # refused before
+        self._on_conflict.check_others(columns, self.indexes)
+        return text + self._on_conflict.clause(self._dialect, columns)
 
 
 def _in_parts(rows: Sequence[Params], at_once: int) -> Iterator[Params]:

@@ -55,6 +55,10 @@ _END_STALLED = (
     "AND a.usename = current_user "
     f"AND a.state_change < clock_timestamp() - interval '{STALLED_S} s'"
 )
+_COLUMNS = (
+    "SELECT attname, atttypid IN ('json'::regtype, 'jsonb'::regtype) FROM pg_attribute "
+    "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+)
 _LOCK_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"
 # Nobody can see a row that another transaction is about to add, nor the locks on rows of the user's
 # table.  Then name the session that has been active there longest, which is a guess.
@@ -164,3 +168,10 @@ def _described(found: Any) -> str:
     doing = f", {state}" if state and state != "active" else ""
     since = f" since {time.strftime('%H:%M:%S', time.localtime(float(since_unix_s)))}"
     return f"{who or 'a session without a name'} (backend {pid}{doing}){since}"
+
+
+def columns_of(cursor: Any, dialect: Dialect, table: str) -> tuple[list[str], set[str]]:
+    """Return the columns of ``table``, and those of the types json and jsonb."""
+    cursor.execute(dialect.fill(_COLUMNS), (dialect.quoted(table),))
+    found = cursor.fetchall()
+    return [name for name, _ in found], {name for name, is_json in found if is_json}

@@ -34,11 +34,12 @@ _STATEMENT_STATES = (
     "42809",  # not a table
     "42P01",  # no such table
     "428C9",  # a column that is always generated
+    "42P10",  # no unique index on the key
 )
 # SQLite has one code for all of these and for errors of functions, which depend on the row.
 _SQLITE_STATEMENT = re.compile(
     r"no such (table|column)|has no column named|syntax error|incomplete input|values for \d+ col"
-    r"|has \d+ columns but|cannot (modify|insert into)",
+    r"|has \d+ columns but|cannot (modify|insert into|UPSERT)|does not match any PRIMARY KEY",
     re.IGNORECASE,
 )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import accumulate, chain, compress, repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import accumulate, chain, compress, groupby, repeat
 from operator import countOf, itemgetter, ne
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +14,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
 from flowctl.errors import JobError, UnrunnableError
 from flowctl_sql._dialect import checked_columns
-from flowctl_sql._values import Unfit, UnfitError, as_python
+from flowctl_sql._values import Unfit, UnfitError, as_json, as_python
 
 Row: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
 Params: TypeAlias = tuple[Any, ...]
@@ -42,17 +42,25 @@ class Prepared(msgspec.Struct, frozen=True):
     counts: Sequence[int] | None = None
     shapes: Sequence[tuple[str, ...]] | None = None
 
-    def inserts(self, wanted: Sequence[bool] | None = None) -> list[Insert]:
+    def inserts(
+        self, wanted: Sequence[bool] | None = None, key: Sequence[str] = ()
+    ) -> list[Insert]:
         """Return the rows by their columns, of the records ``i`` for which ``wanted[i]`` is true.
 
-        A column that a row lacks is left to the database: its default, or NULL.
+        A column that a row lacks is left to the database: its default, or NULL.  With a ``key``
+        rows go in its order, so that two writers seldom wait for each other crosswise, and rows of
+        one key as they came: the last one stays.
         """
         chosen = None if wanted is None else self._of_rows(wanted)
         rows = self.rows if chosen is None else list(compress(self.rows, chosen))
         if self.shapes is None:
+            if key and self.columns is not None:
+                rows = _in_order(rows, itemgetter(*map(self.columns.index, key)))
             return [Insert(self.columns, rows)] if rows else []
-        grouped: dict[tuple[str, ...], list[Params]] = {}
         shapes = self.shapes if chosen is None else compress(self.shapes, chosen)
+        if key:
+            return _runs(list(zip(shapes, rows, strict=True)), key)
+        grouped: dict[tuple[str, ...], list[Params]] = {}
         for shape, row in zip(shapes, rows, strict=True):
             grouped.setdefault(shape, []).append(row)
         return [Insert(*each) for each in grouped.items()]
@@ -77,6 +85,23 @@ class Prepared(msgspec.Struct, frozen=True):
             raise self.unfit(batch, error.unfit) from None
         return self if rows is self.rows else msgspec.structs.replace(self, rows=rows)
 
+    def as_json(self, table: Sequence[str], columns: Set[str]) -> Prepared:
+        """Return the same with JSON for dicts, lists and Rows in ``columns``.
+
+        ``table`` are the table's columns.
+        """
+        shapes = self.shapes or [self.columns or tuple(table)] * len(self.rows)
+        places = {
+            shape: [at for at, column in enumerate(shape) if column in columns]
+            for shape in set(shapes)
+        }
+        if not any(places.values()):
+            return self
+        rows = [
+            _with_json(row, places[shape]) for shape, row in zip(shapes, self.rows, strict=True)
+        ]
+        return msgspec.structs.replace(self, rows=rows)
+
     def unfit(self, batch: Batch, unfit: Unfit) -> JobError:
         """Return the error that names record and column of a value of :attr:`rows`."""
         columns = self.shapes[unfit.row] if self.shapes is not None else self.columns
@@ -92,6 +117,34 @@ class Prepared(msgspec.Struct, frozen=True):
         """Raise :class:`JobError` that names the first row with more or fewer values."""
         if self.rows and self.shapes is None and not _are_equal(map(len, self.rows), self.rows):
             _of_any_shape(self.rows, batch, self.columns)
+
+    def refuse_keyless(self, batch: Batch, key: Sequence[str]) -> None:
+        """Raise :class:`JobError` that names the first row in which a column of ``key`` is missing.
+
+        Or NULL, which is equal to nothing: such a row would be added each time.  Raises
+        :class:`UnrunnableError` for tuples of which nobody said what their columns are.
+        """
+        if not self.rows:
+            return
+        if self.columns is None:
+            raise UnrunnableError(
+                "columns", "is missing: which value of a tuple is the key?", remedy="Name them."
+            )
+        for shape, rows in self.inserts():
+            for column in key:
+                at = shape.index(column) if shape and column in shape else None
+                if at is None or None in map(itemgetter(at), rows):
+                    raise self._keyless(batch, column)
+
+    def _keyless(self, batch: Batch, column: str) -> JobError:
+        shapes = self.shapes or [self.columns or ()] * len(self.rows)
+        rows = map(dict, map(zip, shapes, self.rows))
+        bad = next(number for number, row in enumerate(rows) if row.get(column) is None)
+        place = _place(batch, self._record_of(bad, batch))
+        return JobError(
+            f"{place}: column {column} of the key is missing or NULL.",
+            remedy="Give each row its key, or leave the record out: batch.reject(record, reason).",
+        )
 
     def refuse_nan(self, batch: Batch, table: Sequence[str], numbers: Set[str]) -> None:
         """Raise :class:`JobError` that names the first NaN: SQLite would store NULL.
@@ -193,6 +246,28 @@ def _of_any_shape(listed: Sequence[Any], batch: Batch, columns: tuple[str, ...] 
         None if set(counts) == {1} else counts,
         None if of_one_shape else convert.shapes,
     )
+
+
+def _with_json(row: Params, places: Sequence[int]) -> Params:
+    values = list(row)
+    for at in places:
+        values[at] = as_json(values[at])
+    return tuple(values)
+
+
+def _in_order(rows: Sequence[Any], key: Callable[[Any], Any]) -> Sequence[Any]:
+    try:
+        return sorted(rows, key=key)  # stable
+    except TypeError:  # of several types: no order is better than another
+        return rows
+
+
+def _runs(shaped: Sequence[tuple[tuple[str, ...], Params]], key: Sequence[str]) -> list[Insert]:
+    """Rows of several shapes in the order of ``key``: of one key none overtakes another."""
+    keys = {shape: itemgetter(*map(shape.index, key)) for shape in {shape for shape, _ in shaped}}
+    ordered = _in_order(shaped, lambda each: keys[each[0]](each[1]))
+    runs = groupby(ordered, key=itemgetter(0))
+    return [Insert(shape, [row for _, row in run]) for shape, run in runs]
 
 
 def _place(batch: Batch, index: int) -> str:

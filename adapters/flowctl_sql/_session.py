@@ -32,6 +32,7 @@ from flowctl_sql._refusals import (
 )
 from flowctl_sql._rows import Prepared
 from flowctl_sql._sqlite import columns_of, takes_several
+from flowctl_sql._upsert import OnConflict
 from flowctl_sql._values import unfit_of
 
 # Another connection adds the same first row once in a partition's life; two more tries are a
@@ -40,8 +41,12 @@ _FIRST_ROW_TRIES = 3
 
 
 class WriteResult(NamedTuple):
-    """What a write did: rows ``written``, and records ``skipped`` because they were there
-    already."""
+    """What a write did: rows ``written``, and records ``skipped`` because an earlier attempt wrote
+    them.
+
+    With ``mode="ignore"`` rows that the table had and kept are not counted as written, where the
+    driver says how many these are (sqlite3 and psycopg do).
+    """
 
     written: int
     skipped: int
@@ -55,8 +60,10 @@ _inherited: list[Any] = []
 class Session:
     """One connection, in the thread and process that opened it."""
 
-    def __init__(self, database: Database, table: str, name: str) -> None:
-        connection, dialect, self._lock_max_s = database.connect()
+    def __init__(
+        self, database: Database, table: str, name: str, on_conflict: OnConflict | None = None
+    ) -> None:
+        connection, dialect, self.lock_max_s = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
         self.is_unused: bool = True  # nothing was written yet
         self.skipped_at: set[int] = set()  # records of the last batch that are there already
@@ -64,15 +71,18 @@ class Session:
         # next ones took 3 % more CPU.
         self._written: WeakKeyDictionary[Batch, Prepared] = WeakKeyDictionary()
         self._database = database
-        self._connection = connection
-        self._cursor = connection.cursor()
+        self.connection = connection
+        self.cursor = connection.cursor()
         self._dialect = dialect
         self._is_postgres = dialect.name == "postgresql"
         self._table = table
         self._sink = name
         self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
+        self._json: tuple[list[str], set[str]] = ([], set())  # with PostgreSQL, likewise
         row_counts = RowCounts(table, database.label)
-        self._inserts = Inserts(self._cursor, dialect, table, row_counts)
+        self._inserts = Inserts(self.cursor, dialect, table, row_counts, on_conflict)
+        self._on_conflict = on_conflict
+        self._key = on_conflict.key if on_conflict is not None else ()
         self._introduced = ""
         self._pid = os.getpid()
         self._broken = False
@@ -90,7 +100,7 @@ class Session:
         """Close the connection, whatever state it is in."""
         self._broken = True
         try:
-            self._connection.close()
+            self.connection.close()
         except Exception:  # it is abandoned; why it does not close helps nobody
             return
 
@@ -100,7 +110,7 @@ class Session:
             name = _postgres.name_of(job, bolt)
             if name != self._introduced:
                 try:
-                    _postgres.introduce(self._connection, self._dialect, name)
+                    _postgres.introduce(self.connection, self._dialect, name)
                 except BaseException:
                     self.close()
                     raise
@@ -115,7 +125,7 @@ class Session:
         partition = batch.span.partition
         try:
             who = _postgres.holder(
-                self._connection,
+                self.connection,
                 self._dialect,
                 job=batch.span.job,
                 sink=self._sink,
@@ -130,9 +140,9 @@ class Session:
     def transact(self, work: Callable[[], Any]) -> Any:
         """Run ``work`` in a transaction of its own; roll back and re-raise what it raises."""
         try:
-            self._database.begin(self._connection)
+            self._database.begin(self.connection)
             result = work()
-            self._connection.commit()
+            self.connection.commit()
         except BaseException:
             self._roll_back()
             raise
@@ -143,7 +153,7 @@ class Session:
 
         A writer that has stalled with the lock of this partition (frozen, or cut off) is ended.
         """
-        by_s = time.monotonic() + self._lock_max_s
+        by_s = time.monotonic() + self.lock_max_s
         while True:
             try:
                 result: WriteResult = self.transact(lambda: self.write(prepared, batch))
@@ -161,7 +171,7 @@ class Session:
         span = batch.span
         try:
             ended = _postgres.end_stalled(
-                self._connection,
+                self.connection,
                 self._dialect,
                 job=span.job,
                 sink=self._sink,
@@ -177,7 +187,7 @@ class Session:
 
     def _roll_back(self) -> None:
         try:
-            self._connection.rollback()
+            self.connection.rollback()
         except Exception:  # the server is gone: the next write opens another connection
             self.close()
 
@@ -204,19 +214,20 @@ class Session:
         touching = self.ledger.covered(batch.span)
         is_new = not_covered(batch[:], touching) if touching else None
         self.skipped_at = {at for at, new in enumerate(is_new) if not new} if is_new else set()
-        inserts = prepared.inserts(is_new)
-        for insert in inserts:
-            self._inserts.insert(insert)
+        inserts = prepared.inserts(is_new, self._key)
+        written = sum([self._inserts.insert(insert) for insert in inserts])
         for part in _written_parts(batch, prepared):
             self.ledger.cover(part, touching if part is batch.span else self.ledger.covered(part))
         if merges:
             self.ledger.merge(batch.span)
         batch.check_in_time()  # last: the next step commits
-        return WriteResult(sum([len(insert.rows) for insert in inserts]), len(self.skipped_at))
+        return WriteResult(written, len(self.skipped_at))
 
     def as_python(self, prepared: Prepared, batch: Batch) -> Prepared:
         """Return ``prepared`` with Python's own values; raise :class:`JobError` for what can't."""
-        return prepared.as_python(batch, self._dialect.name)
+        prepared = prepared.as_python(batch, self._dialect.name)
+        table, of_json = self._json
+        return prepared.as_json(table, of_json) if of_json else prepared
 
     def explain(self, error: Exception, prepared: Prepared, batch: Batch) -> None:
         """Raise :class:`JobError` if a value that is unfit made the driver raise."""
@@ -225,11 +236,13 @@ class Session:
             raise prepared.unfit(batch, unfit) from error
 
     def refuse_unfit(self, prepared: Prepared, batch: Batch) -> None:
-        """Raise :class:`JobError` for rows of unequal widths.
+        """Raise :class:`JobError` for rows of unequal widths, or without a key.
 
         And for NaN in a column of numbers if NULL would be stored for it.
         """
         prepared.refuse_widths(batch)
+        if self._on_conflict is not None:
+            prepared.refuse_keyless(batch, self._key)
         table, numbers = self._numbers
         if numbers:
             prepared.refuse_nan(batch, table, numbers)
@@ -243,8 +256,8 @@ class Session:
                     raise
                 # Another connection was first to add the row, and now it is there.  InnoDB may
                 # report that as a deadlock, if a third one rolled back its own row.
-                self._connection.rollback()
-                self._database.begin(self._connection)
+                self.connection.rollback()
+                self._database.begin(self.connection)
         return self.ledger.take(batch.span)
 
     def set_up(self, schema: Sequence[str]) -> None:
@@ -263,10 +276,15 @@ class Session:
         if schema and self._missing(self._table):
             self._tell_if_dropped()
         self._create_unless(self._table, lambda: self._create_table(schema))
-        self._database.check_table(self._cursor, self._dialect, self._table)
+        self._database.check_table(self.cursor, self._dialect, self._table)
+        if self._on_conflict is not None:
+            check = self._on_conflict.check_table
+            self._inserts.indexes = check(self.cursor, self._dialect, self._table)
+        if self._is_postgres:
+            self._json = _postgres.columns_of(self.cursor, self._dialect, self._table)
         if self._dialect.name == "sqlite":
-            self._numbers = columns_of(self._connection, self._table)
-            self._inserts.joins = takes_several(self._connection, self._table)
+            self._numbers = columns_of(self.connection, self._table)
+            self._inserts.joins = takes_several(self.connection, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()
@@ -293,14 +311,14 @@ class Session:
         """Execute the user's statements; :class:`ConfigError` if they don't create the table."""
         for statement in schema:
             try:
-                self._cursor.execute(statement)
+                self.cursor.execute(statement)
             except sqlite3.ProgrammingError as error:  # several at once
                 raise ConfigError(
                     "schema", f"{error}", remedy="Give a list: schema=['CREATE …', 'CREATE …']."
                 ) from error
         try:
-            self._cursor.execute(f"SELECT 1 FROM {self._dialect.quoted(self._table)} WHERE 1 = 0")
-            self._cursor.fetchall()
+            self.cursor.execute(f"SELECT 1 FROM {self._dialect.quoted(self._table)} WHERE 1 = 0")
+            self.cursor.fetchall()
         except Exception as error:
             raise ConfigError(
                 "schema",
@@ -311,9 +329,9 @@ class Session:
     def _prove_rollback(self) -> None:
         """Raise :class:`ConfigError` if a row is still there after a rollback."""
         nobody = Span("flowctl: does a rollback work?", uuid4().hex, 0, 0, 0)
-        self._database.begin(self._connection)
+        self._database.begin(self.connection)
         self.ledger.add(nobody)
-        self._connection.rollback()
+        self.connection.rollback()
         if self.ledger.knows(nobody):
             raise ConfigError(
                 "url",
@@ -337,7 +355,7 @@ class Session:
         """Add the column that an older version's table lacks."""
         statement = "ALTER TABLE flowctl_spans ADD crc BIGINT"
         try:
-            self.transact(lambda: self._cursor.execute(statement))
+            self.transact(lambda: self.cursor.execute(statement))
         except Exception as error:
             if self._missing("flowctl_spans", "crc"):
                 raise ConfigError(
@@ -349,8 +367,8 @@ class Session:
 
     def _missing(self, table: str, column: str = "1") -> Exception | None:
         try:
-            self._cursor.execute(f"SELECT {column} FROM {self._dialect.quoted(table)} WHERE 1 = 0")
-            self._cursor.fetchall()
+            self.cursor.execute(f"SELECT {column} FROM {self._dialect.quoted(table)} WHERE 1 = 0")
+            self.cursor.fetchall()
         except Exception as error:
             # These say nothing about the table.
             if self._database.is_refusal(error) or is_canceled(error):

@@ -7,6 +7,7 @@ pandas' NaT as a day in the year 48113.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -99,6 +100,28 @@ def _converter(kind: type, dialect: str) -> _Convert | None:
     if issubclass(kind, memoryview):
         return bytes
     return _refused_collection if issubclass(kind, list | tuple | set | frozenset) else None
+
+
+def as_json(value: Any) -> Any:
+    """Return a dict, a list or a Row of Spark as JSON; anything else as it is.
+
+    Also one that holds what JSON has no form for (a Decimal, NaN): the driver refuses it, unless
+    the job has taught it what to do.
+    """
+    if not isinstance(value, dict | list) and not hasattr(value, "asDict"):
+        return value
+    try:
+        return json.dumps(_without_rows(value), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        return value
+
+
+def _without_rows(value: Any) -> Any:
+    if hasattr(value, "asDict"):  # a Row, which is a tuple as well
+        value = value.asDict()
+    if isinstance(value, dict):
+        return {key: _without_rows(each) for key, each in value.items()}
+    return [_without_rows(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _same(value: Any) -> Any:

@@ -32,6 +32,7 @@ from flowctl_sql._refusals import (
 from flowctl_sql._rows import Prepared, Row, none_fits, prepare
 from flowctl_sql._session import Session, WriteResult
 from flowctl_sql._sqlite import Synchronous, file_at
+from flowctl_sql._upsert import Mode, on_conflict
 
 # -- From the arguments of ``SqlSink`` to a database: the lightest way that works --------------
 
@@ -112,6 +113,13 @@ class SqlSink:
     is missing, with one statement or several.  ``name`` identifies the sink, by default by its
     table: two sinks of one job need two names.
 
+    ``mode`` says what becomes of a row whose ``key`` the table has: "insert" adds it, and fails
+    where a unique index forbids that; "upsert" updates the row that is there, in the columns of
+    ``update`` (default: all that a row has beside ``key``); "ignore" keeps it as it is.  ``key``
+    names the columns of the primary key, or of a unique index; "ignore" without ``key`` goes by
+    any.  Of two rows of a batch with one key the last one stays; batches of one partition or of
+    several may come in any order.  SQLite, PostgreSQL, MySQL and MariaDB.
+
     ``timeout_s`` is how long a write waits for a lock that others hold before it is refused
     (default: 10 s with SQLite, 4 s with PostgreSQL, MySQL and MariaDB, which count whole seconds);
     other databases have their own.  ``synchronous`` is SQLite's: whether each commit waits for the
@@ -127,13 +135,16 @@ class SqlSink:
     process and thread.  Thread-safe.
     """
 
-    @check_arguments("table", "columns", "schema", "name", "connect")
+    @check_arguments("table", "columns", "mode", "key", "update", "schema", "name", "connect")
     def __init__(
         self,
         url: str | None = None,
         *,
         table: str,
         columns: Sequence[str] | None = None,
+        mode: Mode = "insert",
+        key: Sequence[str] = (),
+        update: Sequence[str] | None = None,
         schema: str | Sequence[str] = (),
         name: str | None = None,
         connect: Callable[[], Any] | None = None,
@@ -152,6 +163,7 @@ class SqlSink:
         )
         self._table = checked_table(table)
         self._columns = None if columns is None else checked_columns(columns)
+        self._on_conflict = on_conflict(mode, key, update)
         self._schema = (schema,) if isinstance(schema, str) else tuple(schema)
         self._name = name or table
         self._local = threading.local()
@@ -193,7 +205,7 @@ class SqlSink:
     def _write(self, prepared: Prepared, batch: Batch) -> WriteResult:
         session: Session | None = None
         try:
-            session = self._session()
+            session = self.session()
             session.introduce(batch.span.job, batch.bolt)
             prepared = session.as_python(prepared, batch)
             session.refuse_unfit(prepared, batch)
@@ -270,7 +282,7 @@ class SqlSink:
             raise ConfigError(
                 "above", "applies to one partition.", remedy="Name the partition too."
             )
-        session = self._session()
+        session = self.session()
         if partition is None:
             return bool(session.transact(lambda: session.ledger.forget(job)))
         return bool(session.transact(lambda: session.ledger.forget_above(job, partition, above)))
@@ -281,7 +293,7 @@ class SqlSink:
         A store whose epochs restart at 1 (one of your own; Redis uses the time of day) would have
         every driver refused.  What is written stays known, so no row is duplicated.
         """
-        session = self._session()
+        session = self.session()
         session.transact(lambda: session.ledger.unfence(job))
 
     def newest_epoch(self, job: str) -> int | None:
@@ -289,7 +301,7 @@ class SqlSink:
 
         A driver with an older one is refused, so an emptied checkpoint store must start above it.
         """
-        session = self._session()
+        session = self.session()
         epoch: int | None = session.transact(lambda: session.ledger.newest_epoch(job))
         return epoch
 
@@ -304,11 +316,12 @@ class SqlSink:
         """Give this thread's connection back while it has to wait for others; as :meth:`close`."""
         self.close()
 
-    def _session(self) -> Session:
+    def session(self) -> Session:
+        """Return this thread's connection, opened and set up if there is none.  For tests."""
         session: Session | None = getattr(self._local, "session", None)
         if session is not None and session.usable:
             return session
-        session = Session(self._database, self._table, self._name)
+        session = Session(self._database, self._table, self._name, self._on_conflict)
         try:
             session.set_up(self._schema)
         except BaseException:

@@ -18,7 +18,7 @@ from flowctl.instrumentation.hooks import EmitInfo, Hooks, SpoutAckInfo, SpoutFa
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.task_metrics import ErrorReporter, Point, TaskInfo
 from flowctl.threads import OnDeath, guarded
-from flowctl.waiting.episodes import SlowCalls
+from flowctl.waiting.idling import SlowCalls
 from flowctl_storm.figures import TaskErrors
 from flowctl_storm.hub.news import RootEnd
 from flowctl_storm.metrics import Consumer, TopologyMetrics
@@ -90,12 +90,12 @@ class CallbackThread:
         self._metrics = TopologyMetrics(
             list(told.spouts), settings, tell=self._tell_figures, clock=clock, logger=self._logger
         )
-        self._messages: SimpleQueue[Message | None] = SimpleQueue()
+        self.messages: SimpleQueue[Message | None] = SimpleQueue()
         # Comes with each tuple and can wait, so it wakes nobody.
         self._watched: deque[tuple[str, Watched]] = deque()
         self._look_at_s = clock()
         name = "flowctl-callbacks"
-        run = guarded(self._run, name=name, on_death=on_death)
+        run = guarded(self.run, name=name, on_death=on_death)
         self._thread = Thread(target=run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ class CallbackThread:
 
     def close(self) -> None:
         """Wait until everything queued is delivered, and the last figures; may be repeated."""
-        self._messages.put(None)
+        self.messages.put(None)
         self._thread.join()
 
     # -- messages ------------------------------------------------------------------------
@@ -113,31 +113,31 @@ class CallbackThread:
         """A root ended, or failed and is sent again."""
         callbacks = self._spouts[end.spout]
         if end.age_s is not None or self._is_debug or not callbacks.is_empty:
-            self._messages.put((self._tell_end, (end, callbacks)))
+            self.messages.put((self._tell_end, (end, callbacks)))
 
     def emitted(self, spout: str, value: Any) -> None:
         """A root was emitted."""
         hooks = self._spouts[spout].hooks
         if hooks:
             info = EmitInfo(value, DEFAULT_STREAM, _TASK, None)
-            self._messages.put((self._call, (f"emit of {spout}", hooks.emit, info)))
+            self.messages.put((self._call, (f"emit of {spout}", hooks.emit, info)))
 
     def watched(self, bolt: str, watched: Watched) -> None:
         """A settlement of ``bolt`` brought these figures."""
         self._watched.append((bolt, watched))
         if len(self._watched) == _LOOK_AT:  # only the sender calls this
-            self._messages.put((self._look, ()))
+            self.messages.put((self._look, ()))
 
     def died(self, task: str, problem: str) -> None:
         """A task ended because of an error; "": all of them."""
-        self._messages.put((self._report, (task, "died", problem)))
+        self.messages.put((self._report, (task, "died", problem)))
 
     # -- the thread ----------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def run(self) -> None:
         while True:
             try:
-                message = self._messages.get(timeout=max(0.0, self._look_at_s - self._clock()))
+                message = self.messages.get(timeout=max(0.0, self._look_at_s - self._clock()))
             except Empty:
                 self._look()
                 continue

@@ -143,7 +143,7 @@ class Topology:
         self.producers: dict[str, FlowProducer] = {}
         self.translations: dict[str, Translate] = {}
         self.callbacks: dict[str, SpoutCallbacks] = {}
-        self._bolts: dict[str, BoltDeclarer] = {}
+        self.bolts: dict[str, BoltDeclarer] = {}
         self._hooks: dict[str, Sequence[HookLike]] = {}
         self.consumers: list[Consumer] = []
 
@@ -165,7 +165,7 @@ class Topology:
         root. ``on_ack`` and ``on_fail`` are called at the ends of roots, from a thread of their
         own, and after them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
         """
-        check_name("spout", name, [*self.producers, *self._bolts])
+        check_name("spout", name, [*self.producers, *self.bolts])
         producer = producer_of(producer, name)
         for field, call in (("translate", translate), ("on_ack", on_ack), ("on_fail", on_fail)):
             check_plain(call, f"{name}: {field}")
@@ -207,7 +207,7 @@ class Topology:
         also have ``on_end(collector)``, called when all input of its stage is done, and
         ``on_tick(collector)``, called every ``tick_s`` seconds.
         """
-        check_name("bolt", name, [*self.producers, *self._bolts])
+        check_name("bolt", name, [*self.producers, *self.bolts])
         for field, value in (("count", count), ("slots", slots)):
             if value < 1:
                 raise ConfigError(
@@ -228,7 +228,7 @@ class Topology:
             has_end=has_call(code, "on_end"),
             tick_s=tick_s,
         )
-        declarer = self._bolts[name] = BoltDeclarer(plan)
+        declarer = self.bolts[name] = BoltDeclarer(plan)
         return declarer
 
     def plans(self, settings: Settings | None = None) -> list[StagePlan]:
@@ -236,7 +236,7 @@ class Topology:
         settings = settings or Settings()
         if not self.producers:
             raise ConfigError("topology", "has no spout.", remedy='Add one: .spout("lines", …).')
-        plans = in_order(list(self.producers), [d.plan for d in self._bolts.values()])
+        plans = in_order(list(self.producers), [d.plan for d in self.bolts.values()])
         replace = msgspec.structs.replace
         return [replace(plan, code=self._code_of(plan, settings)) for plan in plans]
 
@@ -256,7 +256,7 @@ class Topology:
         *,
         checkpoint: CheckpointStore | str | None = None,
         settings: GivenSettings = None,
-        dead_letter: DeadLetter | None = None,
+        dead_letter: DeadLetter | str | Path | None = None,
         listener: SpoutListener | None = None,
         next_id: NextId | None = None,
     ) -> TopologyJob:
@@ -286,7 +286,7 @@ class Topology:
         *,
         checkpoint: CheckpointStore | str | None = None,
         settings: GivenSettings = None,
-        dead_letter: DeadLetter | None = None,
+        dead_letter: DeadLetter | str | Path | None = None,
         listener: SpoutListener | None = None,
         view: View | Literal["auto", "live", "plain", "quiet", "off"] = "auto",
         resume_hint: str | None = None,

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from flowctl.adapters import dead_letter_of
 from flowctl.compat import add_note
 from flowctl.config import Settings
 from flowctl.core.guarantee import ProcessingGuarantee
@@ -302,7 +303,7 @@ class TopologyJob(RunnableJob):
         checkpoint: CheckpointStore,
         settings: Settings,
         *,
-        dead_letter: DeadLetter | None = None,
+        dead_letter: DeadLetter | str | Path | None = None,
         listener: SpoutListener | None = None,
     ) -> None:
         check_name(topology.name)
@@ -314,7 +315,7 @@ class TopologyJob(RunnableJob):
         self.bolts: Bolts = stages.bolts(self.plans)
         self.checkpoint = checkpoint
         self.settings = settings
-        self.dead_letter = dead_letter
+        self.dead_letter: DeadLetter | None = dead_letter_of(dead_letter)
         self.core: TopologyCore | None = None
         self.next_id: NextId = random_ids()
         self.chance: Callable[[], float] = random.random  # of the jitter of back-offs
@@ -322,15 +323,15 @@ class TopologyJob(RunnableJob):
         self._activated = threading.Event()
         self._activated.set()
         self._launch: Launch | None = None
-        self._teller = CallbackThread(
+        self.teller = CallbackThread(
             Told(topology.callbacks, topology.consumers, topology.is_debug),
             settings.metrics,
             on_death=self._thread_died,
         )
         # The run's own notifier is for tuples; here a listener is notified of roots.
-        self._root_notifier = None
+        self.root_notifier = None
         if listener is not None:
-            self._root_notifier = RootNotifier(listener, on_death=self._thread_died)
+            self.root_notifier = RootNotifier(listener, on_death=self._thread_died)
         check_parts(self)
 
     def run(
@@ -346,7 +347,7 @@ class TopologyJob(RunnableJob):
         launch = self._launch = Launch(
             self._plan(), view=view, resume_hint=resume_hint, report_path=report_path
         )
-        tellers = [t for t in (self._teller, self._root_notifier) if t is not None]
+        tellers = [t for t in (self.teller, self.root_notifier) if t is not None]
         for teller in tellers:
             teller.start()
         try:
@@ -371,11 +372,11 @@ class TopologyJob(RunnableJob):
             bolts=self.bolts,
             store=self.checkpoint,
             settings=self.settings,
-            make_core=self._make_core,
+            make_core=self.make_core,
             dead_letter=self.dead_letter,
             on_notice=self._on_notice,
-            on_news=self._tell,
-            extend=self._extended,
+            on_news=self.tell,
+            extend=self.extended,
         )
 
     def _thread_died(self, error: FlowctlError) -> None:
@@ -402,24 +403,24 @@ class TopologyJob(RunnableJob):
 
     def _on_notice(self, notice: BoltNotice) -> None:
         if notice.kind in ("restarting", "fatal"):
-            self._teller.died(notice.bolt, without_secrets(notice.detail))
+            self.teller.died(notice.bolt, without_secrets(notice.detail))
 
-    def _extended(self, report: Report) -> TopologyReport:
+    def extended(self, report: Report) -> TopologyReport:
         core = self.core
         is_interrupted = report.outcome == "interrupted"
-        self._teller.close()  # all reports of tasks have arrived
+        self.teller.close()  # all reports of tasks have arrived
         return TopologyReport(
             **msgspec.structs.asdict(report),
             stages=tuple(core.stage_figures()) if core is not None else (),
             trees=core.tree_figures() if core is not None else None,
-            errors=tuple(self._teller.errors()),
+            errors=tuple(self.teller.errors()),
             held_up=core.held_up() if core is not None and is_interrupted else (),
         )
 
-    def _make_core(self, settings: Settings, checkpoint: Checkpoint) -> TopologyCore:
+    def make_core(self, settings: Settings, checkpoint: Checkpoint) -> TopologyCore:
         topology = self.topology
-        if self._root_notifier is not None:
-            self._root_notifier.opened(self.name, checkpoint)
+        if self.root_notifier is not None:
+            self.root_notifier.opened(self.name, checkpoint)
         trees = TreeRules(
             self.next_id,
             ackers=topology.ackers,
@@ -452,18 +453,18 @@ class TopologyJob(RunnableJob):
         return Wanted(
             ends=self.topology.is_debug or not all(spout.is_empty for spout in callbacks),
             emits=has_hooks,
-            steps=self._root_notifier is not None,
+            steps=self.root_notifier is not None,
             tasks=True,
             samples=samples,
         )
 
-    def _tell(self, news: object) -> None:
+    def tell(self, news: object) -> None:
         """Pass on the hub's news; it only queues, so it never waits."""
         if isinstance(news, RootEnd):
-            self._teller.ended(news)
+            self.teller.ended(news)
         elif isinstance(news, TaskWatched):
-            self._teller.watched(news.bolt, news.watched)
+            self.teller.watched(news.bolt, news.watched)
         elif isinstance(news, RootEmitted):
-            self._teller.emitted(news.spout, news.value)
-        elif isinstance(news, RootStep) and self._root_notifier is not None:
-            self._root_notifier.took(news)
+            self.teller.emitted(news.spout, news.value)
+        elif isinstance(news, RootStep) and self.root_notifier is not None:
+            self.root_notifier.took(news)

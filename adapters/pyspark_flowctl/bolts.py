@@ -249,13 +249,13 @@ class SparkBolts:
         check_whole(count=self.count)  # they may have been replaced
         check_whole(slots=self.slots)
         check_descriptors(self.count)
-        tasks = self._tasks(endpoint)
+        tasks = self.tasks(endpoint)
         holder = self._session()
         holder.find()  # here and not in the background: the active session belongs to this thread
         self._run = _Run(holder, tasks, endpoint, notify, grows=self.follows_slots)
         self._run.start()
 
-    def _tasks(self, endpoint: Endpoint) -> list[BoltTask]:
+    def tasks(self, endpoint: Endpoint) -> list[BoltTask]:
         """One for each bolt, with what it runs."""
         shipped = ship(self.process)
         refusal = ship(self.refusal, field="refusal") if self.refusal is not None else b""

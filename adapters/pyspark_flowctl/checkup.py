@@ -107,7 +107,7 @@ def examine(
             greeter = greeter_of(listen, jobs)
             ends.callback(greeter.close)
         task = _task(greeter, targets, process, paths)
-        seen = _within(timeout_s, functools.partial(_ask, jobs, task), jobs)
+        seen = _within(timeout_s, functools.partial(ask, jobs, task), jobs)
     return Examined(
         master=jobs.master,
         listener=greeter.place,
@@ -131,19 +131,19 @@ def _here(targets: Sequence[Target], paths: Sequence[str]) -> Seen:
     return msgspec.json.decode(run_probe(*task), type=Seen)
 
 
-def _ask(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
+def ask(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
     """Ask until each executor was heard of: some come late, and Spark may leave one out."""
     found: list[Seen] = []
     for _ in range(_ROUNDS):
         found += _ask_once(jobs, task)
-        silent = _silent(found, _hosts(jobs))
+        silent = silent_hosts(found, _hosts(jobs))
         ended = _ended_on(jobs, silent)
         if told := [Seen(host=host, failed=why) for host, why in ended.items() if why]:
             # With their places, so nothing is left to guess.
             found = [seen for seen in found if seen.host != _SOMEWHERE] + told
         silent = [host for host in silent if host not in ended]
         if not silent or any(seen.failed for seen in found):
-            return _placed(found, silent)
+            return placed(found, silent)
     return found + [Seen(host=host, failed="it got no task") for host in silent]
 
 
@@ -197,13 +197,13 @@ def _ended_on(jobs: SparkJobs, hosts: Sequence[str]) -> dict[str, str]:
     return ended
 
 
-def _silent(found: Sequence[Seen], hosts: Sequence[str]) -> list[str]:
+def silent_hosts(found: Sequence[Seen], hosts: Sequence[str]) -> list[str]:
     """The hosts from which nothing was heard."""
     heard = {name for seen in found for name in (seen.host, seen.address)}
     return [host for host in hosts if heard.isdisjoint((host, _resolved(host)))]
 
 
-def _placed(found: Sequence[Seen], silent: Sequence[str]) -> list[Seen]:
+def placed(found: Sequence[Seen], silent: Sequence[str]) -> list[Seen]:
     """Say where tasks failed whose error does not: on the hosts that are ``silent``.
 
     Spark 4 drops the place from an error of Python's.

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from flowctl.adapters import dead_letter_of
 from flowctl.bolts.batch import Batch
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.delivery.delivery import Delivery
-from flowctl.delivery.options import dead_letter_of
 from flowctl.delivery.pacers import Pacer, TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.sections import Sections, section_of

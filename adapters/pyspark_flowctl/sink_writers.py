@@ -38,8 +38,6 @@ def sink_of(options: dict[str, str]) -> FlowSink:
         raise ConfigError(
             "target", "is missing.", remedy="Name what is called: .option('target', 'pg-main')."
         )
-    if callable(getattr(process, "write", None)):
-        return flow_sink(sink=process, **given)
     return flow_sink(process, **given)
 
 

@@ -106,14 +106,12 @@ _OF_TASK = ("rows_max", "call_max_s", "call_timeout_s", "attempts_max", "fail_ov
 
 
 @documented(SINK)
-def flow_sink(
-    fn: Callable[..., Any] | None = None, *, sink: Any = None, **options: Unpack[SinkOptions]
-) -> FlowSink:
+def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions]) -> FlowSink:
     """Write the rows of a DataFrame, paced: ``df.foreachPartition(flow_sink(…))``.
 
     ``flow_sink(…).write(df)`` is the same action and returns the counts of all partitions.
-    ``fn(batch)`` is called on workers with a :class:`flowctl.Batch` of Rows.  Instead of ``fn`` you
-    may give ``sink``, an object with ``write(rows, batch=batch)``, such as ``SqlSink``,
+    ``fn(batch)`` is called on workers with a :class:`flowctl.Batch` of Rows.  In its place, or as
+    ``sink``, you may give an object with ``write(rows, batch=batch)``, such as ``SqlSink``,
     ``HttpSink`` or ``BulkSink``.  ``target`` names what is called, and must be given.  All callers
     that name it share one limit: over partitions, executors and jobs if they share ``redis``,
     otherwise within each process.  Raises :class:`flowctl.errors.ConfigError`.
@@ -148,9 +146,7 @@ def _origin(run: str | None) -> Origin:
 
 
 @documented(BATCH)
-def flow_batch(
-    fn: Callable[..., Any] | None = None, *, sink: Any = None, **options: Unpack[SinkOptions]
-) -> FlowBatch:
+def flow_batch(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions]) -> FlowBatch:
     """Write each batch of a stream, paced: ``writeStream.foreachBatch(flow_batch(…))``.
 
     The parameters are those of :func:`flow_sink`, except ``run``.  In a span, ``partition`` holds
@@ -272,6 +268,8 @@ def _shipped(fn: Any, sink: Any, options: Mapping[str, Any]) -> dict[str, bytes]
     if (fn is None) == (sink is None):
         what = "neither fn nor sink is given" if fn is None else "fn and sink are both given"
         raise ConfigError("fn", f"{what}.", remedy=f"Give one: {_EXAMPLE}.")
+    if sink is None and callable(getattr(fn, "write", None)):
+        fn, sink = None, fn
     if fn is not None:
         check_process(fn, "fn")
     elif inspect.isclass(sink):

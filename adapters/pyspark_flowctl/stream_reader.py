@@ -18,10 +18,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from flowctl.adapters import load_adapter
+from flowctl.adapters import dead_letter_of, load_adapter
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.delivery.batch_rows import BatchRows
-from flowctl.delivery.options import dead_letter_of
 from flowctl.delivery.reading import Offset, Piece, Reading
 from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.logs import ModuleLogger
@@ -197,7 +196,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = sizes.rows
         if isinstance(limit, ReadMaxRows):
             rows = min(rows, limit.max_rows)
-        pieces, ends = self._source().take(begin, rows)
+        pieces, ends = self.source().take(begin, rows)
         if not pieces and ends == begin.partitions:
             self._is_over = self._stops_when_empty
             self._tell_of_end()
@@ -216,7 +215,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             begin, finish = Offset.unpacked(start), Offset.unpacked(end)
             self._sizes_from(finish)
-            pieces = self._source().replay(begin, finish)
+            pieces = self.source().replay(begin, finish)
         rows = sum(len(piece.records) for piece in pieces)
         self._planned = rows, self._clock()
         self._batches += 1
@@ -235,7 +234,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _tell_of_end(self) -> None:
         """Say that a query waits for nothing: a source that does not follow never has more."""
-        if self._stops_when_empty or self._has_told_end or not self._source().is_over:
+        if self._stops_when_empty or self._has_told_end or not self.source().is_over:
             return
         self._has_told_end = True
         _log.warning(
@@ -268,7 +267,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return self._sizes
 
-    def _source(self) -> Reading:
+    def source(self) -> Reading:
         if self._reading is None:
             self._reading = Reading(self._options.make_producer)
             _tell_of_letters(self._options)

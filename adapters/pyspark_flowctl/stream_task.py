@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flowctl.adapters import load_adapter
+from flowctl.adapters import dead_letter_of, load_adapter
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
 from flowctl.delivery.delivery import Delivery
-from flowctl.delivery.options import dead_letter_of
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.reading import Piece

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 from flowctl.core.records import Record, Span, with_fields
 from flowctl.errors import CallTooLongError, MissingExtraError, UnrunnableError
@@ -104,7 +104,17 @@ class Batch(Sequence[Record]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        return self._records[index]
+        try:
+            return self._records[index]
+        except TypeError:
+            if isinstance(index, str):
+                raise _no_record(f"[{index!r}]") from None
+            raise
+
+    if not TYPE_CHECKING:  # for one, each name would be there
+
+        def __getattr__(self, name):
+            raise _no_record(f".{name}") if name[0] != "_" else AttributeError(name)
 
     def to_arrow(self) -> Any:
         """Return the batch as a ``pyarrow.RecordBatch``; its rows are in the order of the records.
@@ -113,8 +123,6 @@ class Batch(Sequence[Record]):
         becomes a row: a dict by its keys, anything else in a column ``value``.  Needs pyarrow
         (:class:`flowctl.errors.MissingExtraError`).
         """
-        from flowctl.bolts.batch import record_batch
-
         return record_batch(self._records) if self.columns is None else self.columns()
 
     def to_pandas(self) -> Any:
@@ -122,8 +130,6 @@ class Batch(Sequence[Record]):
 
         A column of whole numbers with nulls has a type of pandas that keeps them whole (``Int64``).
         """
-        from flowctl.bolts.batch import frame_of
-
         return frame_of(self.to_arrow())
 
     def reject(self, record: Record | int, reason: object = "rejected") -> None:
@@ -190,6 +196,19 @@ class Batch(Sequence[Record]):
         """
         if self.overdue is not None:
             raise self.overdue
+
+
+class BatchIsNoRecordError(UnrunnableError, AttributeError):
+    """``process`` takes its batch for one record, and would for each batch."""
+
+
+def _no_record(asked: str) -> BatchIsNoRecordError:
+    field = asked if asked[1:] in Record.__struct_fields__ else f".value{asked}"
+    return BatchIsNoRecordError(
+        "process",
+        f"it is called with a batch of records, which has no {asked}.",
+        remedy=f"Loop over it, for record in batch, and read record{field}.",
+    )
 
 
 class _Counted(NamedTuple):

@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.calls import CANCEL_MAX_S
 from flowctl.bolts.event_loop import bounded, run_shared
 from flowctl.bolts.link import Link
 from flowctl.bolts.outcomes import dying_of
 from flowctl.bolts.range_ahead import NOT_YET
 from flowctl.bolts.range_turns import RangeTurn
+from flowctl.bolts.slots import CANCEL_MAX_S
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Work
 from flowctl.core.messages import RangeEmission

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from flowctl.bolts.calls import too_long
+from flowctl.bolts.slots import too_long
 from flowctl.errors import UnrunnableError
 
 _T = TypeVar("_T")

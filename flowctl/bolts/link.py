@@ -22,12 +22,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.calls import Calls
-from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.paced_targets import TargetTeller
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_desk import RangeDesk
 from flowctl.bolts.reading import KnownTuples, Reading
+from flowctl.bolts.slots import Calls, Idleness
 from flowctl.bolts.work import Outcome, Work
 from flowctl.config import WaitSettings
 from flowctl.core.messages import (
@@ -42,8 +41,7 @@ from flowctl.core.messages import (
 from flowctl.core.pacing.figures import TargetFigures
 from flowctl.ports import Endpoint
 from flowctl.threads import death_of
-from flowctl.waiting.episodes import Episode
-from flowctl.waiting.idling import Idling
+from flowctl.waiting.idling import Episode, Idling
 from flowctl.waiting.strategies import WaitInterrupted, WaitSituation, make_wait_strategy
 from flowctl.wire.codec import FRAME_BYTES_MAX, FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import Dying, Saved, ToBolt
@@ -176,7 +174,7 @@ class Link:
         may_change = slots == 1 and endpoint.wait.bolt_strategy == "blocking"
         frames = FrameReader[ToBolt](decoder_of(ToBolt), FRAME_BYTES_MAX)
         self._reading = Reading(
-            stream, frames, lock, obey=self._obey, end=self._end, may_change=may_change
+            stream, frames, lock, obey=self.obey, end=self._end, may_change=may_change
         )
         # For slots that have to wait although there are tuples.  Separate, or they would be woken
         # in place of a free slot.
@@ -185,9 +183,9 @@ class Link:
         self._queue: deque[tuple[Emission, float]] = deque()
         self._known = KnownTuples(slots)  # queued, being processed or done
         self._writer = FrameWriter(FRAME_BYTES_MAX)
-        self._promise = FlushPromise()
-        self._idleness = Idleness(slots)
-        desk = RangeDesk(self._let_go, self._pauses, self._writer, self._idleness, self._learn)
+        self.promise: FlushPromise = FlushPromise()
+        self.idleness: Idleness = Idleness(slots)
+        desk = RangeDesk(self._let_go, self._pauses, self._writer, self.idleness, self._learn)
         self.ranges: RangeDesk = desk
         self._beat_at_s = 0.0  # when the next heartbeat is due
         self._prolonged: dict[int, None] = {}  # to be reported once each, with the next heartbeat
@@ -258,13 +256,13 @@ class Link:
         with self._lock:
             since_s = self._idle_since_s.pop(slot, None)
             if since_s is not None:
-                self._idleness.end(since_s)
+                self.idleness.end(since_s)
             if self.ended is not None:
                 return None
             if not self._pauses.is_free and (pause_s := self._pause_s(slot)) > 0:
                 return pause_s
             if not self._queue:
-                self._idle_since_s[slot] = self._idleness.begin()
+                self._idle_since_s[slot] = self.idleness.begin()
                 return None
             return self._next(slot)
 
@@ -280,7 +278,7 @@ class Link:
                 if last is not None:
                     self._writer.append(last)
                 data = self._writer.take()
-                self._promise.waiting = 0
+                self.promise.waiting = 0
             self._out.send(data)
 
     def flush_range(self) -> None:
@@ -328,7 +326,7 @@ class Link:
             self._learn(slot, outcome)
         elif not self._pauses.is_free:
             self._learn(slot, None)
-        return self._promise.reported()
+        return self.promise.reported()
 
     def _learn(self, slot: Hashable, fail: Fail | None) -> None:
         pauses = self._pauses
@@ -362,7 +360,7 @@ class Link:
         frame, received_at_s = self._queue.popleft()
         if self._slots > 1 and type(frame) is Emission:
             self._known.begin(frame.tuple_id)
-        return Work(frame, received_at_s, self._idleness.total_s())
+        return Work(frame, received_at_s, self.idleness.total_s())
 
     def _pause_s(self, slot: Hashable) -> float:
         return self._pauses.wait_s(slot, time.monotonic())
@@ -370,13 +368,13 @@ class Link:
     def _idle(self, idling: Idling) -> None:
         """Wait until there is a tuple, a pause or the end.  Holding _changed."""
         if self._reading.slot_begins():
-            since_s = self._idleness.begin()
+            since_s = self.idleness.begin()
             try:
                 self._reading.receive_in_slot()
             finally:
-                self._idleness.end(since_s)
+                self.idleness.end(since_s)
             return
-        with self._idleness.one(), suppress(WaitInterrupted):
+        with self.idleness.one(), suppress(WaitInterrupted):
             while not self._queue:
                 idling.wait()
                 if not self._pauses.is_free and self._pause_s(idling) > 0:
@@ -398,8 +396,8 @@ class Link:
     def _receive_on_time(self) -> None:
         """What the link thread would do between two short calls, if it were the one that reads."""
         self._reading.receive()
-        if (now_s := time.monotonic()) >= self._promise.look_at_s:
-            self._keep_promise(now_s)
+        if (now_s := time.monotonic()) >= self.promise.look_at_s:
+            self.keep_promise(now_s)
 
     # -- the link thread -------------------------------------------------------------------
 
@@ -414,24 +412,25 @@ class Link:
     def _receive_until_end(self) -> None:
         readable = select.poll()
         readable.register(self._stream.fileno(), select.POLLIN)
-        self._beat()  # at once: a bolt that freezes in its first tuple is known to send them
+        self.beat()  # at once: a bolt that freezes in its first tuple is known to send them
         now_s = time.monotonic()
         while self.ended is None:
             if self._reading.look():  # the process thread does the rest between its calls
                 now_s = time.monotonic()
-                is_due = self._promise.waiting > 0
+                is_due = self.promise.waiting > 0
             else:
-                wait_s = ACK_DELAY_S if self._promise.is_given else max(self._beat_at_s - now_s, 0)
+                wait_s = ACK_DELAY_S if self.promise.is_given else max(self._beat_at_s - now_s, 0)
                 if ready := readable.poll(wait_s * 1000):
                     self._reading.receive_in_link()
                 now_s = time.monotonic()
-                is_due = self._promise.is_given and (not ready or now_s >= self._promise.look_at_s)
+                is_due = self.promise.is_given and (not ready or now_s >= self.promise.look_at_s)
             if is_due:
-                self._keep_promise(now_s)
+                self.keep_promise(now_s)
             if now_s >= self._beat_at_s:
-                self._beat()
+                self.beat()
 
-    def _obey(self, orders: list[ToBolt], now_s: float) -> None:
+    def obey(self, orders: list[ToBolt], now_s: float) -> None:
+        """Take what the spout sent: the reading thread calls it with all that one read brings."""
         tuples: list[Emission] = []
         for order in orders:
             # Not isinstance, which takes longer to say no of the wire's types than all else here.
@@ -460,16 +459,17 @@ class Link:
                     self._queue.append((frame, now_s))
                     if type(frame) is RangeEmission:
                         self.ranges.add([frame])
-            self._promise.give(now_s)
+            self.promise.give(now_s)
             if not self._reading.is_slots:  # nobody waits then
                 self._changed.notify(min(len(tuples), self._slots))
             waited_for = len(self._idle_since_s) > 0
         if waited_for:
             self.on_tuples()
 
-    def _keep_promise(self, now_s: float) -> None:
+    def keep_promise(self, now_s: float) -> None:
+        """Flush the acks that wait, if it is time: a look of the thread that reads."""
         with self._lock:
-            must_flush = self._promise.keep(now_s)
+            must_flush = self.promise.keep(now_s)
         if must_flush:
             self.flush()
 
@@ -484,7 +484,8 @@ class Link:
             self.revoked += len(given)
         self.flush()
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """Send a heartbeat, and end what calls took too long."""
         now_s = time.monotonic()
         is_one_over = self.calls.end_overdue(now_s)
         if is_one_over and self.end_process is not None:
@@ -512,7 +513,7 @@ class Link:
     def _write_beat(self, now_s: float, targets: list[TargetFigures]) -> None:
         """Holding _changed."""
         self._beat_at_s = now_s + self._heartbeat_s
-        busy, known = self._slots - self._idleness.idle_slots, self._known
+        busy, known = self._slots - self.idleness.idle_slots, self._known
         prolonged, self._prolonged = list(self._prolonged), {}
         queued, begun = len(self._queue), known.begun
         calls = self.calls.long(now_s)
@@ -520,7 +521,7 @@ class Link:
         self._writer.append(beat)
         self.ranges.tell_due(now_s)
         if self._queue:
-            self._promise.give(now_s)
+            self.promise.give(now_s)
 
     def _end(self, why: str) -> None:
         with self._lock:

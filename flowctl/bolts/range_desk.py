@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_ahead import ReadAhead
 from flowctl.bolts.range_claims import RangeClaims
+from flowctl.bolts.slots import Idleness
 from flowctl.core.messages import (
     Fail,
     Processed,

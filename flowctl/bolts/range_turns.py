@@ -48,7 +48,7 @@ class RangeTurn:
 
     ``slot`` is as in :class:`flowctl.bolts.link.Link`; ``on_ready`` is called from another thread
     when :meth:`poll`, which had nothing, is worth another try.  ``batch`` and ``began_at_s`` are of
-    the newest call of ``process`` (:class:`flowctl.bolts.calls.UnderWay`).
+    the newest call of ``process`` (:class:`flowctl.bolts.slots.UnderWay`).
     """
 
     batch: Batch
@@ -211,7 +211,7 @@ class RangeTurn:
             self._raised(error)
 
     def overdue(self, error: CallTooLongError) -> None:
-        """See :class:`flowctl.bolts.calls.UnderWay`; what the call returns later does not count."""
+        """See :class:`flowctl.bolts.slots.UnderWay`; what the call returns later does not count."""
         self._is_over = True
         self._raised(error)
 

@@ -110,7 +110,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
         return fail_of(self.frame, error, self.batch.reading_index, self.turns.refusal)
 
     def overdue(self, error: CallTooLongError) -> None:
-        """See :class:`flowctl.bolts.calls.UnderWay`; what the call returns later is an ack that
+        """See :class:`flowctl.bolts.slots.UnderWay`; what the call returns later is an ack that
         comes late."""
         fail = fail_of(self.frame, error, self.batch.reading_index, self.turns.refusal)
         self.turns.link.report_overdue(fail)

@@ -100,10 +100,10 @@ class Cut(msgspec.Struct, gc=False, eq=False):
 class SendBuffer:
     """First in, first out.  ``records`` and ``size_bytes`` say how full it is.  Not thread-safe."""
 
-    __slots__ = ("_runs", "records", "size_bytes")
+    __slots__ = ("records", "runs", "size_bytes")
 
     def __init__(self) -> None:
-        self._runs: deque[_Run] = deque()
+        self.runs: deque[_Run] = deque()
         self.records: int = 0
         self.size_bytes: int = 0
 
@@ -116,7 +116,7 @@ class SendBuffer:
         """Append a run; ``sizes`` are its records' sizes in bytes."""
         # A slice of a tuple is one, and the garbage collector soon leaves tuples of records alone;
         # lists it would follow until they are acked.
-        self._runs.append(_Run(partition, seq, tuple(records), sizes))
+        self.runs.append(_Run(partition, seq, tuple(records), sizes))
         self.records += len(records)
         self.size_bytes += sum(sizes)
 
@@ -124,19 +124,19 @@ class SendBuffer:
         """Take out all that is left of ``partition``; return how many records.  O(runs)."""
         dropped = 0
         kept: deque[_Run] = deque()
-        for run in self._runs:
+        for run in self.runs:
             if run.partition != partition:
                 kept.append(run)
                 continue
             dropped += len(run.records) - run.taken
             self.size_bytes -= sum(run.sizes[run.taken :])
-        self._runs = kept
+        self.runs = kept
         self.records -= dropped
         return dropped
 
     def take_last(self) -> Cut:
         """Take back the run that was put last, whole; nothing of it was cut yet."""
-        run = self._runs.pop()
+        run = self.runs.pop()
         size_bytes = sum(run.sizes)
         self.records -= len(run.records)
         self.size_bytes -= size_bytes
@@ -148,13 +148,13 @@ class SendBuffer:
         Goes on into the next run if that continues this one, so that tuples are full although
         a producer polls in small pieces.  Raises IndexError when empty.
         """
-        run = self._runs[0]
+        run = self.runs[0]
         cut = self._cut_run(run, records_max, bytes_max)
         if records_max == 1:
             return cut
         merged: list[Record] | None = None  # copied once, however many small runs there are
-        while self._runs and self._runs[0] is not run:
-            following = self._runs[0]
+        while self.runs and self.runs[0] is not run:
+            following = self.runs[0]
             missing = records_max - len(cut.records)
             room = bytes_max - cut.size_bytes
             continues = (
@@ -188,7 +188,7 @@ class SendBuffer:
         cut = Cut(run.partition, run.seq + begin, taken, size_bytes)
         run.taken = stop
         if stop == len(records):
-            self._runs.popleft()
+            self.runs.popleft()
         self.records -= stop - begin
         self.size_bytes -= size_bytes
         return cut

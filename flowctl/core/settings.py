@@ -31,11 +31,11 @@ Lab: TypeAlias = Annotated[T, msgspec.Meta(extra={IS_LAB: True})]
 PolicyName = Literal["just_full", "rtt_only", "aiad", "fixed", "aimd", "vegas", "gradient2", "arc"]
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of settings; unknown names are refused so that a typo is seen."""
 
 
-class WindowSettings(_Section, frozen=True, kw_only=True):
+class WindowSettings(Section, frozen=True, kw_only=True):
     """How the window of each bolt changes: the most tuples that it may hold.
 
     ``policy`` is the rule; ``initial`` and ``max`` are in tuples, ``bytes_max`` in bytes.  The
@@ -65,7 +65,7 @@ class WindowSettings(_Section, frozen=True, kw_only=True):
     threshold_s: Lab[Seconds | None] = None
 
 
-class TupleSettings(_Section, frozen=True, kw_only=True):
+class TupleSettings(Section, frozen=True, kw_only=True):
     """How many records one tuple carries: as many as their cost allows, within these bounds.
 
     ``records_max`` is in records, ``bytes_max`` in bytes, ``service_max_s`` in seconds of
@@ -89,7 +89,7 @@ class TupleSettings(_Section, frozen=True, kw_only=True):
 _BEAT_EVERY_S = 0.001
 
 
-class TimeoutSettings(_Section, frozen=True, kw_only=True):
+class TimeoutSettings(Section, frozen=True, kw_only=True):
     """When a tuple without an ack expires, and when a silent bolt is suspect.  In seconds."""
 
     # "signs": each bolt's oldest tuple has a timer; when it fires, heartbeats and later acks decide
@@ -134,7 +134,7 @@ class TimeoutSettings(_Section, frozen=True, kw_only=True):
         )
 
 
-class DispatchSettings(_Section, frozen=True, kw_only=True):
+class DispatchSettings(Section, frozen=True, kw_only=True):
     """Which bolt gets the next tuple, and how many tuples may be in flight at all bolts."""
 
     # "auto": the bolt that would finish it first, if windows are in seconds of work (just_full);
@@ -150,7 +150,7 @@ class DispatchSettings(_Section, frozen=True, kw_only=True):
     sink_guard: Lab[bool] = True
 
 
-class HedgeSettings(_Section, frozen=True, kw_only=True):
+class HedgeSettings(Section, frozen=True, kw_only=True):
     """At the end of the input, an idle bolt may run a copy of a tuple that another bolt has begun
     and is late with.  The first ack counts."""
 
@@ -162,7 +162,7 @@ class HedgeSettings(_Section, frozen=True, kw_only=True):
     share_max: Lab[Share] = 0.02
 
 
-class RetrySettings(_Section, frozen=True, kw_only=True):
+class RetrySettings(Section, frozen=True, kw_only=True):
     """What happens to a tuple that failed."""
 
     # Sent at most this often when process raises or its worker dies; expiry alone never gives up.
@@ -175,7 +175,7 @@ class RetrySettings(_Section, frozen=True, kw_only=True):
     give_up_after_s: LongSeconds = 600.0
 
 
-class BufferSettings(_Section, frozen=True, kw_only=True):
+class BufferSettings(Section, frozen=True, kw_only=True):
     """Bounds on what the spout has read but not sent: records, bytes."""
 
     # Some 40 MB of small records.  The producer is polled again when half of them are left; that is
@@ -189,7 +189,7 @@ class BufferSettings(_Section, frozen=True, kw_only=True):
     uncommitted_max: Count | None = None
 
 
-class GuaranteeSettings(_Section, frozen=True, kw_only=True):
+class GuaranteeSettings(Section, frozen=True, kw_only=True):
     """How often a record may have its effect, and so what may be saved when."""
 
     # The one mode that loses nothing.
@@ -201,7 +201,7 @@ class GuaranteeSettings(_Section, frozen=True, kw_only=True):
         return ProcessingGuarantee(self.mode)
 
 
-class CoreSettings(_Section, frozen=True, kw_only=True):
+class CoreSettings(Section, frozen=True, kw_only=True):
     """All settings of the core."""
 
     window: WindowSettings = WindowSettings()

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.calls import Calls
+from flowctl.bolts.slots import Calls
 from flowctl.core.messages import LongCall
 from flowctl.core.positions import show_records
 from flowctl.errors import CallTooLongError
@@ -34,7 +34,7 @@ _log = ModuleLogger("flowctl")
 class TaskCalls:
     """The calls of one partition, for the thread of its task; a context manager.
 
-    ``timeout_s``: as :class:`flowctl.bolts.calls.Calls`.  ``at_end`` is called where the calls
+    ``timeout_s``: as :class:`flowctl.bolts.slots.Calls`.  ``at_end`` is called where the calls
     were, at the end: it closes what belongs to that thread.
     """
 
@@ -111,7 +111,7 @@ class TaskCalls:
 
 
 class _Call:
-    """See :class:`flowctl.bolts.calls.UnderWay`."""
+    """See :class:`flowctl.bolts.slots.UnderWay`."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch

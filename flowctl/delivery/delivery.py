@@ -9,7 +9,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.calls import CANCEL_MAX_S
+from flowctl.bolts.slots import CANCEL_MAX_S
 from flowctl.core.positions import latest
 from flowctl.core.records import Position, Record, Span
 from flowctl.core.tuples import FlowTuple

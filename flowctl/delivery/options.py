@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, TypeVar
 
-from flowctl.adapters import load_adapter
+from flowctl.adapters import dead_letter_of
 from flowctl.arguments import check_numbers, check_whole
 from flowctl.core.settings import LONG_SECONDS_MAX, RetrySettings
 from flowctl.delivery.batch_rows import START_ROWS
@@ -366,13 +366,6 @@ def for_apply(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     made["dead_letter"] = dead_letter_of(made["dead_letter"])
     made["paced"] = _pace_of(name, made, given)
     return made
-
-
-def dead_letter_of(given: Any) -> Any:
-    """Return where letters are kept: a store as it is, one of files for a directory; None: none."""
-    if not isinstance(given, str):
-        return given
-    return load_adapter("flowctl_files", "files").FileDeadLetter(given)
 
 
 def _pace_of(name: str, made: Mapping[str, Any], given: Mapping[str, Any]) -> Paced | None:

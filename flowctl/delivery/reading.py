@@ -102,7 +102,7 @@ class Reading:
         self.is_over: bool = False  # the producer said that nothing will come any more
         self._make = make
         self._clock = clock
-        self._producer: FlowProducer | None = None
+        self.producer: FlowProducer | None = None
         self._at: dict[str, PartitionCheckpoint] = {}
         self._read: deque[SourceChunk] = deque()  # polled, and of a later batch
 
@@ -163,26 +163,26 @@ class Reading:
 
     def close(self) -> None:
         """Close the producer; the next batch opens another."""
-        producer, self._producer = self._producer, None
+        producer, self.producer = self.producer, None
         if producer is not None:
             producer.close()
 
     # -- parts of it ---------------------------------------------------------------------
 
     def _go_to(self, start: Offset) -> None:
-        if self._producer is not None and self._at == start.partitions:
+        if self.producer is not None and self._at == start.partitions:
             return
         self.close()
         self._read.clear()
         self._at = dict(start.partitions)
-        self._producer = self._make()
-        self._producer.open(start.checkpoint())
+        self.producer = self._make()
+        self.producer.open(start.checkpoint())
 
     def _next(self, rows: int) -> SourceChunk | None:
         if self._read:
             return self._read.popleft()
-        assert self._producer is not None
-        return self._producer.poll(min(rows, _POLL_ROWS_MAX))
+        assert self.producer is not None
+        return self.producer.poll(min(rows, _POLL_ROWS_MAX))
 
     def _cut(self, chunk: SourceChunk, rows: int) -> SourceChunk:
         """Return the first ``rows`` of ``chunk``; the rest is read next."""

@@ -214,7 +214,7 @@ def metrics_app(scraped: Served) -> Callable[..., Any]:
     return app
 
 
-class _Handler(WSGIRequestHandler):
+class Handler(WSGIRequestHandler):
     timeout = _REQUEST_TIMEOUT_S
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -238,7 +238,7 @@ def _listen(settings: MetricsSettings, app: Callable[..., Any]) -> WSGIServer:
             self.setup_environ()
 
     try:
-        server = Server((settings.host, settings.port or 0), _Handler)
+        server = Server((settings.host, settings.port or 0), Handler)
     except OSError as error:
         raise ConfigError(
             "metrics.port",

@@ -57,9 +57,9 @@ class Checkpointer(GuardedThread):
         self._epoch = epoch
         self._interval_s = interval_s
         self._away = pause_of_store(interval_s)
-        self._closing = threading.Event()
-        self._woken = threading.Event()  # hurried, or closing
-        control.save_soon = self._woken.set
+        self.closing = threading.Event()
+        self.woken = threading.Event()  # hurried, or closing
+        control.save_soon = self.woken.set
         self._saving = threading.Lock()  # an older checkpoint must not be saved after a newer
         self._receipts: list[Receipts] = []  # not kept yet
         self._logger = ModuleLogger("flowctl.checkpoint")
@@ -73,7 +73,7 @@ class Checkpointer(GuardedThread):
         super().start()
 
     def work(self) -> None:
-        wait_s, least_s = self._pauses_s(0.0)
+        wait_s, least_s = self.pauses_s(0.0)
         before_s = math.inf
         waits = self._away.waits()
         while not self._is_closed_within(wait_s, least_s):
@@ -82,7 +82,7 @@ class Checkpointer(GuardedThread):
                 self.save()
                 took_s = self._control.clock() - began_s
                 # One save that took long, on a busy machine, does not make a slow store.
-                wait_s, least_s = self._pauses_s(min(took_s, before_s))
+                wait_s, least_s = self.pauses_s(min(took_s, before_s))
                 before_s = took_s
                 waits = self._away.waits()
             except CheckpointUnavailableError as error:
@@ -92,7 +92,7 @@ class Checkpointer(GuardedThread):
                 self._control.fail(error)
                 return
 
-    def _pauses_s(self, took_s: float) -> tuple[float, float]:
+    def pauses_s(self, took_s: float) -> tuple[float, float]:
         """How long to wait after a save that took ``took_s``, and how long if one is hurried.
 
         A log of receipts would grow with each save, all of which a restart reads.
@@ -115,16 +115,16 @@ class Checkpointer(GuardedThread):
 
         Returns True if there is none, as this closes.
         """
-        if self._closing.wait(least_s):
+        if self.closing.wait(least_s):
             return True
         if least_s < wait_s:
-            self._woken.wait(wait_s - least_s)
-            self._woken.clear()
-        return self._closing.is_set()
+            self.woken.wait(wait_s - least_s)
+            self.woken.clear()
+        return self.closing.is_set()
 
     def _close(self) -> None:
-        self._closing.set()
-        self._woken.set()
+        self.closing.set()
+        self.woken.set()
         if self.ident:  # without a commit timer it never ran
             self.join()
 

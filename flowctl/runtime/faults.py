@@ -110,8 +110,8 @@ def gave_up_error(gave_up: TupleGaveUp, fail: Fail | None) -> ProcessError | Sou
         remedy = (
             "Fix process or the record and run again: the job continues with this record,"
             " and what is done is not repeated. To set such records aside and go on without"
-            " them: flowctl run --dead-letters .flowctl/dead-letters, or"
-            " dead_letter=flowctl_files.FileDeadLetter() in the job."
+            " them, give the job dead_letter='.flowctl/dead-letters', or flowctl run"
+            " --dead-letters .flowctl/dead-letters."
         )
     traceback = f"\n{fail.traceback.rstrip()}\n" if fail and fail.traceback else ""
     return ProcessError(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flowctl.adapters import dead_letter_of
 from flowctl.config import Settings, settings_of
 from flowctl.core.ranges.core import RangeCore, for_ranges
 from flowctl.core.records import Checkpoint
@@ -36,7 +37,8 @@ class FlowControlSpout(RunnableJob):
     files below the current directory.
     ``name`` is the checkpoint's key: a run with the same name resumes where the last one ended, and
     of two at once the newer fences the older, which stops.  ``dead_letter`` keeps what can't be
-    processed; without one the run fails there.  ``listener`` is notified of what happens to tuples.
+    processed: a directory, or a store; without one the run fails there.  ``listener`` is notified
+    of what happens to tuples.
     The attributes may be replaced before :meth:`run`; one object runs once at a time.
 
     For a loop and bolts of your own use :class:`flowctl.ManualSpout`.
@@ -50,7 +52,7 @@ class FlowControlSpout(RunnableJob):
         bolts: Bolts,
         checkpoint: CheckpointStore | str | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
-        dead_letter: DeadLetter | None = None,
+        dead_letter: DeadLetter | str | Path | None = None,
         listener: SpoutListener | None = None,
     ) -> None:
         check_name(name)
@@ -59,7 +61,7 @@ class FlowControlSpout(RunnableJob):
         self.bolts: Bolts = bolts_of(bolts)
         self.checkpoint: CheckpointStore = store_of(checkpoint)
         self.settings: Settings = settings_of(settings)
-        self.dead_letter = dead_letter
+        self.dead_letter: DeadLetter | None = dead_letter_of(dead_letter)
         self.listener = listener
         self.receipts: ReceiptLog | None = None  # what keeps what process gives, of ranges
         self._check()

@@ -41,7 +41,7 @@ class InboundHandler:
         self._control = control
         self._notifier = notifier
         self._end_connection = end_connection
-        self._claims = Claims(control.core)
+        self.claims = Claims(control.core)
         self._dying: dict[str, Dying] = {}  # bolts that said why they will leave
 
     def take(self, item: Inbound, now_s: float) -> None:
@@ -49,13 +49,13 @@ class InboundHandler:
         core = self._control.core
         if isinstance(item, Received):
             for frame in item.frames:
-                breach = self._claims.breach(item.bolt, item.epoch, frame)
+                breach = self.claims.breach(item.bolt, item.epoch, frame)
                 if breach:
                     self._drop(item.bolt, breach, now_s)
                     return
                 self._take_frame(item.bolt, item.epoch, frame, now_s)
         elif isinstance(item, Joined):
-            self._claims.forget(item.bolt)
+            self.claims.forget(item.bolt)
             self._dying.pop(item.bolt, None)
             self._control.long_calls.joined(item.bolt)
             self._control.places[item.bolt] = (item.host, item.pid)
@@ -82,7 +82,7 @@ class InboundHandler:
             if self._notifier is not None:
                 self._notifier.acked(frame.tuple_id)
             if isinstance(frame, SettledAck):
-                frame = self._claims.believed(bolt, frame)
+                frame = self.claims.believed(bolt, frame)
             core.on_ack(bolt, epoch, frame, now_s=now_s)
         elif isinstance(frame, Heartbeat):
             core.on_heartbeat(bolt, epoch, frame, now_s=now_s)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from flowctl.adapters import dead_letter_of
 from flowctl.config import Settings, settings_of
 from flowctl.core.driver import pump
 from flowctl.core.messages import Ack, Emission, Fail
@@ -63,7 +65,7 @@ class ManualSpout:
         producer: FlowProducer | Iterable[Any] | Callable[[], Iterable[Any]],
         checkpoint: CheckpointStore | str | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
-        dead_letter: DeadLetter | None = None,
+        dead_letter: DeadLetter | str | Path | None = None,
         listener: SpoutListener | None = None,
     ) -> None:
         check_name(name)
@@ -71,9 +73,9 @@ class ManualSpout:
         self.producer: FlowProducer = producer_of(producer)
         self.checkpoint: CheckpointStore = store_of(checkpoint)
         self.settings: Settings = settings_of(settings)
-        self.dead_letter = dead_letter
+        self.dead_letter: DeadLetter | None = dead_letter_of(dead_letter)
         self.listener = listener
-        check_dead_letter(dead_letter)
+        check_dead_letter(self.dead_letter)
         check_listener(listener)
         self.open_was_called: bool = False
         self.is_active: bool = False

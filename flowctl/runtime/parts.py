@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from flowctl import disk
-from flowctl.adapters import load_adapter
+from flowctl.adapters import dead_letter_of, load_adapter
 from flowctl.config import Settings, settings_of
 from flowctl.core.window import POLICIES
 from flowctl.errors import ConfigError
@@ -78,6 +78,7 @@ def check_parts(job: RunnableJob) -> None:
     job.producer = source_of(job.producer)
     job.bolts = bolts_of(job.bolts)
     job.checkpoint = store_of(job.checkpoint)
+    job.dead_letter = dead_letter_of(job.dead_letter)
     check_dead_letter(job.dead_letter)
     job.settings = settings_of(job.settings)
     load_policy(job.settings)
@@ -100,7 +101,7 @@ def check_dead_letter(given: DeadLetter | None) -> None:
         raise ConfigError(
             "dead_letter",
             f"{kind_of(given)} is not a dead letter: {missing}.",
-            remedy="For files in a directory: flowctl_files.FileDeadLetter(directory).",
+            remedy="Give a directory, such as dead_letter='.flowctl/dead-letters'.",
         )
 
 

@@ -28,8 +28,7 @@ from flowctl.runtime.inbound import InboundHandler
 from flowctl.runtime.losses import Losses, is_loss, stopped
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.threads import GuardedThread
-from flowctl.waiting.episodes import Episode, SlowCalls
-from flowctl.waiting.idling import Idling
+from flowctl.waiting.idling import Episode, Idling, SlowCalls
 from flowctl.waiting.strategies import (
     Parking,
     WaitInterrupted,

@@ -85,7 +85,7 @@ def _check_counters(core: KeepingCore) -> None:
 def _check_intake(core: SpoutCore) -> None:
     intake, settings = core.intake, core.settings.buffer
     buffer = intake.buffer
-    runs = [(run, run.sizes[run.taken :]) for run in buffer._runs]
+    runs = [(run, run.sizes[run.taken :]) for run in buffer.runs]
     _require(buffer.records == sum(len(sizes) for _, sizes in runs), "buffered records are off")
     _require(buffer.size_bytes == sum(sum(sizes) for _, sizes in runs), "buffered bytes are off")
     _require(buffer.records <= settings.records_max, "too many records are buffered")

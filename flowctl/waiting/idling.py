@@ -1,12 +1,131 @@
-"""One situation in which a loop waits: its strategy, its counter, its episode."""
+"""How a loop waits, and what is told of it: once when it starts and once when it ends.
+
+One loop's thread uses these; totals may be read from any.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from typing import Any, Final
 
-from flowctl.waiting.episodes import Episode
+from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.logging import light_logger
 from flowctl.waiting.strategies import WaitStrategy
+
+# -- Episodes of waiting.  Time comes in as an argument ----------------------------------------
+
+
+# A loop with full windows waits for milliseconds many times a second, which is detail.  A wait
+# longer than this may interest a person, and can't occur more often.
+LONG_S: Final = 5.0
+# As long as the minimum RTO: from here on tuples expire because nobody takes their acks.
+SLOW_CALL_S: Final = 1.0
+
+
+class Episode:
+    """One reason to wait.  ``waited_s`` is the time waited so far, over all episodes [s].
+
+    ``started`` and ``ended`` are the names of the two log events, both with ``fields``; the second
+    has the length of the episode and the number of waits in it.  An episode of at least ``long_s``
+    is logged at INFO: its start as soon as it lasts that long, its end when it ends.  Both events
+    of a shorter one are logged at its end, at DEBUG.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_fields",
+        "_is_told",
+        "_logger",
+        "_long_s",
+        "_since_s",
+        "_started",
+        "_waits",
+        "waited_s",
+    )
+
+    def __init__(
+        self,
+        started: str,
+        ended: str,
+        *,
+        long_s: float = LONG_S,
+        logger: EventLogger | None = None,
+        **fields: Any,
+    ) -> None:
+        self._started = started
+        self._ended = ended
+        self._long_s = long_s
+        self._logger = logger or light_logger()
+        self._fields = fields
+        self._since_s: float | None = None
+        self._is_told = False
+        self._waits = 0
+        self.waited_s: float = 0.0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an episode has started and not ended."""
+        return self._since_s is not None
+
+    def begin(self, now_s: float) -> None:
+        """There is a reason to wait; does nothing if there was one before."""
+        if self._since_s is None:
+            self._since_s = now_s
+            self._waits = 0
+
+    def waited(self, time_s: float, now_s: float) -> None:
+        """One wait of ``time_s`` is over."""
+        self._waits += 1
+        self.waited_s += time_s
+        if self._since_s is not None and not self._is_told:
+            length_s = now_s - self._since_s
+            if length_s >= self._long_s:
+                self._is_told = True
+                self._logger.log(logging.INFO, self._started, lasts_s=length_s, **self._fields)
+
+    def end(self, now_s: float) -> None:
+        """There is no reason to wait any more; logs the length of the episode, if one was under
+        way."""
+        if self._since_s is None:
+            return
+        length_s = now_s - self._since_s
+        self._since_s = None
+        level = logging.INFO if self._is_told else logging.DEBUG
+        if not self._is_told:
+            self._logger.log(level, self._started, **self._fields)
+        self._is_told = False
+        self._logger.log(level, self._ended, length_s=length_s, waits=self._waits, **self._fields)
+
+
+class SlowCalls:
+    """Warns when the user's code held up a loop, once per episode of slow calls.
+
+    A spout's acks are taken by the thread that calls ``next_tuple``: while it blocks, nothing is
+    acked.
+    """
+
+    __slots__ = ("_is_slow", "_limit_s", "_logger", "count")
+
+    def __init__(self, *, limit_s: float = SLOW_CALL_S, logger: EventLogger | None = None) -> None:
+        self._limit_s = limit_s
+        self._logger = logger or light_logger()
+        self._is_slow = False
+        self.count: int = 0
+
+    def took(self, call: str, time_s: float) -> None:
+        """``call`` took ``time_s``."""
+        if time_s < self._limit_s:
+            self._is_slow = False
+            return
+        self.count += 1
+        if not self._is_slow:
+            self._is_slow = True
+            self._logger.log(logging.WARNING, "call_blocks_loop", call=call, took_s=time_s)
+
+
+# -- One situation in which a loop waits: its strategy, its counter, its episode ---------------
 
 
 class Idling:

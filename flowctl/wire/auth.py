@@ -30,7 +30,7 @@ PROOF_BYTES: Final = hashlib.sha256().digest_size
 MAGIC: Final = b"flowctl\x01"
 GREETING_BYTES: Final = len(MAGIC) + NONCE_BYTES  # the first message of a bolt
 _SPOUT: Final = b"flowctl spout proof"
-_BOLT: Final = b"flowctl bolt proof"
+BOLT: Final = b"flowctl bolt proof"
 _SAME_KEY: Final = "Start the bolts from this run: each run has its own key."
 
 
@@ -39,8 +39,8 @@ class Challenge:
 
     def __init__(self, key: bytes, greeting: bytes) -> None:
         bolt_nonce, spout_nonce = greeting[len(MAGIC) :], secrets.token_bytes(NONCE_BYTES)
-        self.answer: bytes = MAGIC + spout_nonce + _proof(key, _SPOUT, bolt_nonce, spout_nonce)
-        self._expected = _proof(key, _BOLT, bolt_nonce, spout_nonce)
+        self.answer: bytes = MAGIC + spout_nonce + proof_of(key, _SPOUT, bolt_nonce, spout_nonce)
+        self._expected = proof_of(key, BOLT, bolt_nonce, spout_nonce)
 
     def check(self, proof: bytes) -> None:
         """Raise :class:`AuthenticationError` unless the peer proved the key."""
@@ -74,9 +74,9 @@ def prove_as_bolt(sock: socket.socket, key: bytes, *, deadline_s: float) -> None
     _expect_magic(sock, deadline_s)
     spout_nonce = receive_exactly(sock, NONCE_BYTES, deadline_s)
     proof = receive_exactly(sock, PROOF_BYTES, deadline_s)
-    if not hmac.compare_digest(proof, _proof(key, _SPOUT, bolt_nonce, spout_nonce)):
+    if not hmac.compare_digest(proof, proof_of(key, _SPOUT, bolt_nonce, spout_nonce)):
         raise AuthenticationError("The spout does not hold this run's key.", remedy=_SAME_KEY)
-    send_all(sock, _proof(key, _BOLT, bolt_nonce, spout_nonce), deadline_s)
+    send_all(sock, proof_of(key, BOLT, bolt_nonce, spout_nonce), deadline_s)
 
 
 def receive_exactly(sock: socket.socket, size: int, deadline_s: float) -> bytes:
@@ -111,5 +111,5 @@ def _expect_magic(sock: socket.socket, deadline_s: float) -> None:
     check_greeting(receive_exactly(sock, len(MAGIC), deadline_s))
 
 
-def _proof(key: bytes, label: bytes, bolt_nonce: bytes, spout_nonce: bytes) -> bytes:
+def proof_of(key: bytes, label: bytes, bolt_nonce: bytes, spout_nonce: bytes) -> bytes:
     return hmac.digest(key, label + bolt_nonce + spout_nonce, "sha256")

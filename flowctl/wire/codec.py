@@ -65,27 +65,27 @@ class FrameReader(Generic[T]):
     any more.
     """
 
-    __slots__ = ("_decode", "_decoder", "_frame_bytes_max", "_kept", "_need")
+    __slots__ = ("_decode", "_decoder", "_frame_bytes_max", "_need", "kept")
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[T], frame_bytes_max: int) -> None:
         self._decoder = decoder
         self._decode = decoder.decode
         self._frame_bytes_max = frame_bytes_max
         # The beginning of at most one frame; _need is how long it must get before it is parsed.
-        self._kept = bytearray()
+        self.kept: bytearray = bytearray()
         self._need = LENGTH_BYTES
 
     @property
     def is_between_frames(self) -> bool:
         """Whether the stream may end here without cutting a frame."""
-        return not self._kept
+        return not self.kept
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[T]:
         """Return the frames that ``data`` completes.  ``data`` may be reused afterwards."""
         # The hot loop of both sides: no calls per frame except unpack, slice and decode.
         view = memoryview(data)
         frames: list[T] = []
-        start = self._complete_kept(view, frames) if self._kept else 0
+        start = self._complete_kept(view, frames) if self.kept else 0
         decode, unpack, limit = self._decode, LENGTH.unpack_from, self._frame_bytes_max
         end = len(view)
         body = start + LENGTH_BYTES
@@ -104,12 +104,12 @@ class FrameReader(Generic[T]):
             decode_frame(self._decoder, view[body:stop])  # raises again, with our message
             raise
         if start < end:  # the beginning of the next frame
-            self._kept += view[start:]
+            self.kept += view[start:]
         return frames
 
     def _complete_kept(self, view: memoryview, frames: list[T]) -> int:
         """Finish the frame that was begun earlier; return where the next one starts."""
-        kept = self._kept
+        kept = self.kept
         start = 0
         while True:
             stop = start + self._need - len(kept)
@@ -122,7 +122,7 @@ class FrameReader(Generic[T]):
             (length,) = LENGTH.unpack_from(kept)
             check_length(length, self._frame_bytes_max)
             self._need = LENGTH_BYTES + length
-        self._kept = bytearray()
+        self.kept = bytearray()
         self._need = LENGTH_BYTES
         frames.append(decode_frame(self._decoder, memoryview(kept)[LENGTH_BYTES:]))
         return start

@@ -22,8 +22,7 @@ from flowctl.wire import listener, reach
 from flowctl.wire.codec import FRAME_BYTES_MAX, FrameReader, FrameWriter, decoder_of
 from flowctl.wire.frames import PROTOCOL_VERSION, ToBolt, ToSpout, Welcome
 from flowctl.wire.handshake import AuthenticatedPeer
-from flowctl.wire.handshake_pool import HandshakePool
-from flowctl.wire.pending_handshakes import PendingHandshakes, PendingPeer
+from flowctl.wire.handshakes import HandshakePool, PendingHandshakes, PendingPeer
 from flowctl.wire.reach import probe
 from flowctl.wire.stream import Stream, stream_of
 from flowctl.wire.values import keep_hook
@@ -219,7 +218,7 @@ class SpoutServer:
             heartbeat_s=terms.heartbeat_s,
             wait=terms.wait,
         )
-        self._bolts: dict[str, Connection] = {}
+        self.connections: dict[str, Connection] = {}
         self._epochs: dict[str, int] = {}
         self._dirty: set[Connection] = set()  # something is in the outbox, not waiting to write
         self._closing: set[Connection] = set()
@@ -229,11 +228,11 @@ class SpoutServer:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._handshakes = HandshakePool(
+        self.handshakes = HandshakePool(
             terms.key, context, self.wake, self._selector, expected=terms.expected
         )
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._wake_in)
-        self._gate = AcceptGate(listening, self._selector, self._handshakes.pending)
+        self.gate = AcceptGate(listening, self._selector, self.handshakes.pending)
         # What the last select found and no poll has handled yet; the next one is last.
         self._found: list[tuple[selectors.SelectorKey, int]] = []
         self._found_at_s = self._heard_until_s = time.monotonic()
@@ -250,7 +249,7 @@ class SpoutServer:
     @property
     def rejected(self) -> int:
         """How many connections did not prove the key, or sent an invalid Hello."""
-        return self._handshakes.rejected
+        return self.handshakes.rejected
 
     @property
     def heard_until_s(self) -> float:
@@ -287,18 +286,18 @@ class SpoutServer:
             if isinstance(subject, Connection):
                 budget -= self._attend(subject, events, inbound)
             elif isinstance(subject, PendingPeer):
-                self._handshakes.pending.receive(subject)
+                self.handshakes.pending.receive(subject)
                 budget -= _FRAMES_PER_PENDING
-            elif subject is self._gate.listener:
-                self._gate.accept()
+            elif subject is self.gate.listener:
+                self.gate.accept()
             else:
                 self._take_wakes()
         if not found:
             self._heard_until_s = self._found_at_s
-        for bolt in self._handshakes.take_authenticated():
+        for bolt in self.handshakes.take_authenticated():
             self._welcome(bolt, inbound)
-        self._handshakes.attend()
-        self._gate.look()
+        self.handshakes.attend()
+        self.gate.look()
         return inbound
 
     def send(self, bolt: str, frame: ToBolt) -> bool:
@@ -306,7 +305,7 @@ class SpoutServer:
 
         Raises :class:`flowctl.errors.SourceError` for a record that can't be sent.
         """
-        connection = self._bolts.get(bolt)
+        connection = self.connections.get(bolt)
         if connection is None:
             return False
         connection.writer.append(frame)
@@ -334,7 +333,7 @@ class SpoutServer:
 
         0.0 if that is not known.  Thread-safe.
         """
-        connection = self._bolts.get(bolt)
+        connection = self.connections.get(bolt)
         return 0.0 if connection is None else reach.unanswered_s(connection.stream)
 
     def close_bolt(self, bolt: str) -> None:
@@ -342,22 +341,22 @@ class SpoutServer:
 
         What the bolt still sends is dropped.
         """
-        connection = self._bolts.pop(bolt, None)
+        connection = self.connections.pop(bolt, None)
         if connection is not None:
             self._begin_closing(connection)
 
     def drop_bolt(self, bolt: str) -> None:
         """End the connection at once, whatever is in its outbox; no Left follows."""
-        connection = self._bolts.pop(bolt, None)
+        connection = self.connections.pop(bolt, None)
         if connection is not None:
             self._drop(connection)
 
     def close(self) -> None:
         """Close all connections; wait a second at most for bolts to read what was sent to them."""
         self._found.clear()
-        self._gate.close()
-        self._handshakes.close()
-        for bolt in list(self._bolts):
+        self.gate.close()
+        self.handshakes.close()
+        for bolt in list(self.connections):
             self.close_bolt(bolt)
         deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
         while self._closing and (left_s := deadline_s - time.monotonic()) > 0:
@@ -449,13 +448,13 @@ class SpoutServer:
 
     def _welcome(self, bolt: AuthenticatedPeer, inbound: list[Inbound]) -> None:
         hello = bolt.hello
-        old = self._bolts.get(hello.bolt)
+        old = self.connections.get(hello.bolt)
         if old is not None:
             self._leave(old, "replaced by a new connection of the same bolt", inbound)
         epoch = self._epochs[hello.bolt] = self._epochs.get(hello.bolt, 0) + 1
         stream = stream_of(bolt.sock, tls=self._uses_tls)
         connection = Connection(hello.bolt, epoch, stream, FRAME_BYTES_MAX)
-        self._bolts[hello.bolt] = connection
+        self.connections[hello.bolt] = connection
         self._selector.register(stream, selectors.EVENT_READ, connection)
         connection.writer.append(
             Welcome(version=PROTOCOL_VERSION, epoch=epoch, job_epoch=self._job_epoch)
@@ -468,7 +467,7 @@ class SpoutServer:
     def _leave(self, connection: Connection, reason: str, inbound: list[Inbound]) -> None:
         self._drop(connection)
         if not connection.closing:
-            del self._bolts[connection.bolt]
+            del self.connections[connection.bolt]
             inbound.append(Left(connection.bolt, connection.epoch, reason))
 
     def _begin_closing(self, connection: Connection) -> None:
@@ -494,8 +493,8 @@ class SpoutServer:
 
     def _bounded(self, timeout_s: float | None) -> float | None:
         """``timeout_s``, or less if a handshake or the gate has an earlier deadline."""
-        due_s = self._handshakes.next_deadline_s()
-        opens_at_s = self._gate.opens_at_s
+        due_s = self.handshakes.next_deadline_s()
+        opens_at_s = self.gate.opens_at_s
         if opens_at_s is not None:
             due_s = min(opens_at_s, due_s or opens_at_s)
         if due_s is None:

@@ -72,7 +72,7 @@ class _Peer:
             if len(self._answer) == _ANSWER_BYTES:
                 spout_nonce = self._answer[len(auth.MAGIC) :][: auth.NONCE_BYTES]
                 key = self._endpoint.key
-                proof = auth._proof(key, auth._BOLT, self._nonce, spout_nonce)
+                proof = auth.proof_of(key, auth.BOLT, self._nonce, spout_nonce)
                 self.send(proof + _framed(hello_of(self.name, 1)))
             return True
         answers = bytearray()

@@ -141,13 +141,13 @@ class Watch:
 
     def __init__(self) -> None:
         self.answers = 0
-        handle = metrics_server._Handler.handle
+        handle = metrics_server.Handler.handle
 
         def counted(handler: Any) -> None:
             handle(handler)
             self.answers += 1
 
-        metrics_server._Handler.handle = counted  # type: ignore[method-assign]
+        metrics_server.Handler.handle = counted  # type: ignore[method-assign]
 
 
 class Pair(NamedTuple):

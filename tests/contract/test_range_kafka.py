@@ -51,7 +51,7 @@ class TestKafkaRanges(RangeConformance):
         self.readers: list[KafkaReader] = []
         yield
         for reader in self.readers:
-            for consumer in reader._idle:
+            for consumer in reader.idle:
                 consumer.close()
 
     def producer(self) -> RangeProducer:
@@ -160,7 +160,7 @@ class Consumer:
 
 def read(consumer: Any, start: int, stop: int, translate: Any = value_of) -> list[Record]:
     reader = KafkaReader("s", {}, translate)
-    blocks = list(reader._blocks(consumer, "t-0", start, stop))
+    blocks = list(reader.blocks(consumer, "t-0", start, stop))
     assert blocks[-1].stop == stop
     return [record for block in blocks for record in block.batch_records(0, len(block))]
 
@@ -181,7 +181,7 @@ def test_nothing_is_left_out_and_a_message_that_cannot_be_translated_is_named():
         return NOTHING if message.offset() % 2 else message.value()
 
     assert [r.position for r in read(Consumer(1, 2, 3, 4, high=5), 0, 5, translate)] == [2, 4]
-    blocks = KafkaReader("s", {}, translate)._blocks(Consumer(4, 5, high=9), "t-0", 0, 9)
+    blocks = KafkaReader("s", {}, translate).blocks(Consumer(4, 5, high=9), "t-0", 0, 9)
     assert next(blocks).stop == 5
     with pytest.raises(SourceError, match="t-0, offset 5: translate raised ValueError"):
         next(blocks)

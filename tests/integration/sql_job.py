@@ -25,13 +25,19 @@ from flowctl_sql import SqlSink
 BOLTS = 3
 _TUPLE_S = 0.01  # a kill in mid-run is in mid-run
 _SCHEMA = "CREATE TABLE flowctl_lines (file VARCHAR(40), line BIGINT, content VARCHAR(100))"
+# One row for each group of lines, which bolts update at the same time.
+_GROUPS = 7
+_GROUPS_SCHEMA = (
+    "CREATE TABLE flowctl_groups (grp BIGINT PRIMARY KEY, file VARCHAR(40), line BIGINT)"
+)
 
 
 class Load:
-    """Writes lines; its process can be found by ``PLACE/NAME.pid``."""
+    """Writes lines, and the newest of each group; ``PLACE/NAME.pid`` is its process."""
 
-    def __init__(self, sink: SqlSink, place: Path) -> None:
+    def __init__(self, sink: SqlSink, groups: SqlSink, place: Path) -> None:
         self._sink = sink
+        self._groups = groups
         self._place = place
 
     def __call__(self, batch: Batch) -> None:
@@ -42,6 +48,7 @@ class Load:
         file = Path(batch.span.partition).name
         rows: list[Any] = [(file, r.position[1], r.value) for r in batch]  # type: ignore[index]
         self._sink.write(rows, batch=batch)
+        self._groups.write([(line % _GROUPS, file, line) for file, line, _ in rows], batch=batch)
 
 
 def main() -> None:
@@ -54,10 +61,14 @@ def main() -> None:
 
     place = Path(os.environ["PLACE"])
     sink = SqlSink(os.environ["URL"], table="flowctl_lines", schema=_SCHEMA, name="lines")
+    groups = SqlSink(
+        os.environ["URL"], table="flowctl_groups", schema=_GROUPS_SCHEMA,
+        mode="upsert", key=["grp"], columns=["grp", "file", "line"],
+    )  # fmt: skip
     FlowControlSpout(
         name="lines",
         producer=TextLines(f"{place}/*.log"),
-        bolts=ProcessBolts(Load(sink, place), count=BOLTS),
+        bolts=ProcessBolts(Load(sink, groups, place), count=BOLTS),
         settings=Settings().with_overrides({"tuple.records_max": 20, "checkpoint.interval_s": 0.1}),
     ).run()
 
@@ -105,6 +116,9 @@ class Job:
     def rows(self) -> list[tuple[str, int, str]]:
         return self._select("file, line, content")
 
+    def groups(self) -> list[tuple[int, str, int]]:
+        return self._select("grp, file, line", "flowctl_groups")
+
     def count(self) -> int:
         import sqlalchemy
 
@@ -113,10 +127,10 @@ class Job:
         except sqlalchemy.exc.DBAPIError:  # the table is not there yet
             return 0
 
-    def _select(self, what: str) -> list[Any]:
+    def _select(self, what: str, table: str = "flowctl_lines") -> list[Any]:
         import sqlalchemy
 
-        statement = sqlalchemy.text(f"SELECT {what} FROM flowctl_lines")
+        statement = sqlalchemy.text(f"SELECT {what} FROM {table}")
         with self._engine.connect() as connection:
             return [tuple(row) for row in connection.execute(statement)]
 
@@ -179,6 +193,9 @@ class Job:
         rows = self.rows()
         assert len(rows) == len(self._wanted), f"{len(rows)} rows, {len(set(rows))} different"
         assert set(rows) == self._wanted
+        groups, lines = self.groups(), {(file, line) for file, line, _ in rows}
+        assert sorted(group for group, _, _ in groups) == list(range(_GROUPS)), "each once"
+        assert all((file, n) in lines and n % _GROUPS == group for group, file, n in groups)
 
     def stop(self) -> None:
         self._engine.dispose()

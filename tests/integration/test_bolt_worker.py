@@ -313,8 +313,8 @@ def test_a_spout_that_speaks_nonsense_ends_the_bolt():
     with spout() as s:
         bolt = ThreadBolt(s.endpoint, "b1", lambda batch: None)
         s.until(lambda: s.joined("b1"))
-        s.server._bolts["b1"].writer.outbox += LENGTH.pack(1) + b"\xc1"
-        s.server._dirty.add(s.server._bolts["b1"])
+        s.server.connections["b1"].writer.outbox += LENGTH.pack(1) + b"\xc1"
+        s.server._dirty.add(s.server.connections["b1"])
         s.server.flush()
         s.until(lambda: s.left("b1"))
         assert bolt.wait().ended.startswith("broken")
@@ -364,14 +364,14 @@ def test_nothing_is_left_behind(gate):
 def test_a_slow_process_costs_no_wakeups(gate, monkeypatch):
     """The link promises to look for acks each millisecond; seeing none it goes to sleep."""
     looks = 0
-    keep_promise = link.Link._keep_promise
+    keep_promise = link.Link.keep_promise
 
     def counted(self, now_s: float) -> None:
         nonlocal looks
         looks += 1
         keep_promise(self, now_s)
 
-    monkeypatch.setattr(link.Link, "_keep_promise", counted)
+    monkeypatch.setattr(link.Link, "keep_promise", counted)
     with spout(heartbeat_s=60) as s:
         bolt = ThreadBolt(s.endpoint, "b1", gate)
         s.until(lambda: s.joined("b1"))

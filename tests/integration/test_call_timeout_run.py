@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flowctl import FlowControlSpout, LocalBolts, Settings
-from flowctl.bolts import calls
+from flowctl.bolts import slots
 from flowctl.core.events import BoltRemoved
 from flowctl.errors import CallTooLongError, ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
@@ -164,7 +164,7 @@ def test_without_a_bound_the_view_says_which_bolt_works_on_which_record(
     hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kind: a call that never returns and is never named."""
-    monkeypatch.setattr(calls, "TELL_AFTER_S", 0.3)
+    monkeypatch.setattr(slots, "TELL_AFTER_S", 0.3)
     view = Watching(hanging)
     spout = _spout(hanging, tmp_path, count=1, **{"call.timeout_s": None})
     report = spout.run(view=view)

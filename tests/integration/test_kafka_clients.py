@@ -150,7 +150,7 @@ def test_what_was_paused_is_resumed_though_the_poll_raises(
             raise error
 
     client = producer._consumer
-    producer._parts._consumer = producer._consumer = Raising(client)  # type: ignore[assignment]
+    producer.assignment._consumer = producer._consumer = Raising(client)  # type: ignore[assignment]
     producer._uncommitted = lambda name: int(name == f"{topic}-0")  # type: ignore[method-assign]
     with pytest.raises(type(error)):
         producer.poll(10)
@@ -166,9 +166,9 @@ def test_one_poll_hands_out_what_waits_before_it_asks_again(kafka: MockKafka, to
     asked = []
     inner = producer._fetch
     producer._fetch = lambda most: (asked.append(most), inner(most))[1]  # type: ignore[method-assign]
-    until(lambda: producer.poll(3).records and producer._waiting, "chunks that wait")  # type: ignore[union-attr]
+    until(lambda: producer.poll(3).records and producer.waiting, "chunks that wait")  # type: ignore[union-attr]
     before = len(asked)
-    while producer._waiting:
+    while producer.waiting:
         chunk = producer.poll(3)
         assert chunk is not None and 0 < len(chunk.records) <= 3
         assert len({record.position for record in chunk.records}) == len(chunk.records)

@@ -241,11 +241,11 @@ def test_a_partition_that_is_new_is_read_after_a_refresh(kafka: MockKafka, topic
     kafka.write(topic, [b"1"], partition=0)
     producer.open(Checkpoint())
     try:
-        producer._parts.drop([f"{topic}-0"])  # as if it had not been there
-        producer._parts.assign()
+        producer.assignment.drop([f"{topic}-0"])  # as if it had not been there
+        producer.assignment.assign()
         for _ in range(5):
             assert producer.poll(10) is not None
-        assert f"{topic}-0" not in producer._parts.reading
+        assert f"{topic}-0" not in producer.assignment.reading
         now_s[0] = 2.5
         found = until(lambda: producer.poll(10).records, "the new partition")  # type: ignore[union-attr]
         assert [record.value for record in found] == [b"1"]
@@ -289,10 +289,10 @@ def _begun(kafka: MockKafka, topic: str, at: int) -> KafkaTopics:
     """A producer that reads partition 0 from ``at`` on, whatever is there."""
     producer = source(kafka, topic)
     producer.open(Checkpoint())
-    producer._parts.drop([f"{topic}-{number}" for number in (1, 2, 3)])
-    reading = producer._parts.reading[f"{topic}-0"]
+    producer.assignment.drop([f"{topic}-{number}" for number in (1, 2, 3)])
+    reading = producer.assignment.reading[f"{topic}-0"]
     reading.next, reading.end = at, max(at + 1, reading.end)
-    producer._parts.assign()
+    producer.assignment.assign()
     return producer
 
 

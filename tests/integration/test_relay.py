@@ -26,7 +26,7 @@ def valkey(tmp_path: Path, free_port: int) -> Iterator[Valkey]:
     server = Valkey(tmp_path, free_port)
     server.start()
     yield server
-    for pump in list(relay._PUMPS):  # bolts in this process: they would wait a minute for Redis
+    for pump in list(relay.PUMPS):  # bolts in this process: they would wait a minute for Redis
         pump.close()
     server.kill()
 

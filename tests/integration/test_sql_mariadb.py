@@ -122,7 +122,7 @@ def test_many_writers_at_once(sink: SqlSink, server: Any) -> None:
 
 def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, server: Any) -> None:
     write_numbers(sink, 0, 1)
-    cursor = sink._session()._cursor
+    cursor = sink.session().cursor
     cursor.execute(
         "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@idle_transaction_timeout,"
         " @@net_read_timeout, @@tx_isolation"
@@ -148,7 +148,7 @@ def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stay
     monkeypatch.setattr("flowctl_sql._engine.IDLE_MAX_S", 1.0)
     stalls = SqlSink(server.url, table="rows", schema=_SCHEMA)
     write_numbers(stalls, 0, 1)
-    session = stalls._session()
+    session = stalls.session()
     covered = session.ledger.covered
 
     def stall(span: Span) -> Any:
@@ -256,3 +256,46 @@ def test_values_of_a_dataframe_are_stored_as_what_they_mean(server: Any) -> None
     with pytest.raises(JobError, match=r"column at_time is a datetime with a time zone.*Pass"):
         sink.write([zoned], batch=batch([3], partition="zoned"))
     sink.close()
+
+
+def _keyed(server: Any, *indexes: str, **options: Any) -> SqlSink:
+    server.execute("DROP TABLE IF EXISTS keyed")
+    unique = "".join(f", UNIQUE ({index})" for index in indexes)
+    server.execute(f"CREATE TABLE keyed (id BIGINT, mail VARCHAR(50), n BIGINT{unique})")
+    return SqlSink(server.url, table="keyed", **{"mode": "upsert", "key": ["id"], **options})
+
+
+def _numbered(first: int, last: int, n: int) -> tuple[list[dict[str, Any]], Batch]:
+    made = batch([Record(position, position) for position in range(first, last)])
+    return [{"id": r.value % 20, "n": n} for r in made], made
+
+
+def test_rows_that_are_there_are_updated_or_kept(sink: SqlSink, server: Any) -> None:
+    keyed = _keyed(server, "id")
+    for n in (1, 2):
+        rows, made = _numbered(n * 100, n * 100 + 50, n)
+        assert keyed.write(rows, batch=made) == (50, 0)
+    keyed.close()
+    keeping = SqlSink(server.url, table="keyed", mode="ignore", key=["id"], name="keeping")
+    rows, made = _numbered(0, 50, 3)
+    keeping.write(rows, batch=made)
+    keeping.close()
+    assert server.execute("SELECT count(*), min(n), max(n) FROM keyed") == [(20, 2, 2)]
+
+
+def test_another_unique_index_by_which_it_would_update_too_ends_the_run(
+    sink: SqlSink, server: Any
+) -> None:
+    keyed = _keyed(server, "id", "mail")
+    rows, made = _numbered(0, 5, 1)
+    keyed.write(rows, batch=made)  # no mail, so nothing is found by it
+    with pytest.raises(JobError, match="mail is unique as well"):
+        keyed.write([{"id": 1, "mail": "x", "n": 2}], batch=batch([Record(9, 1)]))
+    keyed.close()
+
+
+def test_a_key_without_a_unique_index_ends_the_run(sink: SqlSink, server: Any) -> None:
+    keyed = _keyed(server)
+    rows, made = _numbered(0, 5, 1)
+    with pytest.raises(UnrunnableError, match="has no unique index on id"):
+        keyed.write(rows, batch=made)

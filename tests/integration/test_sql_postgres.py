@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -143,9 +145,9 @@ def test_a_connection_that_the_server_ends_is_replaced(sink: SqlSink, uri: str) 
 
 
 def _setting(sink: SqlSink, name: str) -> str:
-    session = sink._session()
+    session = sink.session()
     found: list[Any] = []
-    session.transact(lambda: found.append(session._cursor.execute(f"SHOW {name}").fetchone()[0]))
+    session.transact(lambda: found.append(session.cursor.execute(f"SHOW {name}").fetchone()[0]))
     return str(found[0])
 
 
@@ -166,7 +168,7 @@ def test_the_server_is_told_how_long_to_wait_for_us(sink: SqlSink, uri: str) -> 
     write_numbers(tight, 1, 2)
     assert _setting(tight, "idle_in_transaction_session_timeout") == "2s"  # tighter than ours
     assert _setting(tight, "lock_timeout") == "500ms"
-    assert tight._session()._lock_max_s == 60
+    assert tight.session().lock_max_s == 60
     assert _setting(tight, "application_name") == "mine"
     tight.close()
 
@@ -178,7 +180,7 @@ def test_who_holds_the_lock_is_said(sink: SqlSink, uri: str, first_row: bool) ->
     impatient = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", timeout_s=0.2)
     with psycopg.connect(uri, application_name="flowctl/job/b7") as blocker:
         if first_row:
-            sink._session()  # creates the tables
+            sink.session()  # creates the tables
             blocker.execute("INSERT INTO flowctl_partitions VALUES ('job', 'rows', 'p', 1)")
         else:
             blocker.execute("UPDATE flowctl_partitions SET writes = writes + 1")
@@ -221,7 +223,7 @@ def test_a_row_that_fails_is_told_once_and_not_by_psycopgs_log_too(
 def test_a_table_that_keeps_no_row_at_all_is_told(
     sink: SqlSink, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sink._session()  # creates the table
+    sink.session()  # creates the table
     with psycopg.connect(uri) as connection:
         connection.execute("CREATE RULE nothing AS ON INSERT TO rows DO INSTEAD NOTHING")
     assert write_numbers(sink, 0, 5) == (5, 0)
@@ -278,7 +280,7 @@ def test_a_writer_that_stalls_in_its_transaction_is_ended_and_nothing_of_it_stay
     monkeypatch.setattr("flowctl_sql._postgres.IDLE_MAX_S", 0.3)
     stalls = SqlSink(connect=lambda: psycopg.connect(uri), table="rows", schema=_SCHEMA)
     write_numbers(stalls, 0, 1)
-    session = stalls._session()
+    session = stalls.session()
     covered = session.ledger.covered
 
     def stall(span: Span) -> Any:
@@ -398,3 +400,71 @@ def test_values_of_a_dataframe_are_stored_as_what_they_mean(uri: str) -> None:
     with pytest.raises(JobError, match=r"column flag is text with the character NUL.*Take it out"):
         sink.write([{"n": 3, "flag": "a\0", "at_time": None}], batch=batch([3], partition="nul"))
     sink.close()
+
+
+def test_many_writers_update_the_same_rows_and_none_fails(sink: SqlSink, uri: str) -> None:
+    """In the order of their keys, so that they wait for each other in a row and not crosswise."""
+    with psycopg.connect(uri) as connection:
+        connection.execute("DROP TABLE IF EXISTS keyed")
+        connection.execute("CREATE TABLE keyed (id BIGINT PRIMARY KEY, writer TEXT, n BIGINT)")
+    errors: list[BaseException] = []
+
+    def write(part: str) -> None:
+        keyed = SqlSink(uri, table="keyed", mode="upsert", key=["id"])
+        rng = random.Random(part)
+        try:
+            for n in range(20):
+                places = range(n * 50, n * 50 + 50)
+                made = batch([Record(place, place) for place in places], partition=part)
+                rows = [{"id": key, "writer": part, "n": n} for key in rng.sample(range(60), 50)]
+                keyed.write(rows, batch=made)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            keyed.close()
+
+    threads = [threading.Thread(target=write, args=(f"p{n}",)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, "a deadlock would be a refusal"
+    with psycopg.connect(uri) as connection:
+        assert connection.execute("SELECT count(*) FROM keyed").fetchall() == [(60,)]
+
+
+def test_a_key_without_a_unique_index_ends_the_run(sink: SqlSink, uri: str) -> None:
+    write_numbers(sink, 0, 1)
+    keyed = SqlSink(uri, table="rows", mode="upsert", key=["number"])
+    with pytest.raises(UnrunnableError, match="no unique or exclusion constraint"):
+        keyed.write([{"number": 1, "line": "x"}], batch=batch([1]))
+    keyed.close()
+
+
+def test_what_a_frame_nests_goes_into_json_arrays_and_ranges(sink: SqlSink, uri: str) -> None:
+    Row = pytest.importorskip("pyspark.sql", reason="makes the Rows").Row
+    with psycopg.connect(uri) as connection:
+        connection.execute("DROP TABLE IF EXISTS nested; DROP TYPE IF EXISTS mood")
+        connection.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+        connection.execute(
+            'CREATE TABLE nested (n BIGINT, "Doc" JSONB, j JSON, tags TEXT[], r INT4RANGE, m mood)'
+        )
+    nested = SqlSink(uri, table="nested")
+    inner = Row(a=1, at=Row(city="Ł", l=[Row(x=1)]))
+    rows: list[Any] = [
+        {"n": 1, "Doc": inner, "j": [inner, None], "tags": ["a", None], "r": "[1,5)", "m": "ok"},
+        {"n": 2, "Doc": {"k": {"v": 1.5}}, "j": '{"as": "text"}', "tags": [], "r": None, "m": None},
+        {"n": 3, "Doc": None},
+    ]
+    nested.write(rows, batch=batch([1, 2, 3]))
+    with pytest.raises(JobError, match="column Doc is a dict, not one value"):
+        nested.write([{"n": 4, "Doc": {"d": Decimal(1)}}], batch=batch([Record(9, 4)]))
+    nested.close()
+    wanted = {"a": 1, "at": {"city": "Ł", "l": [{"x": 1}]}}
+    with psycopg.connect(uri) as connection:
+        found = connection.execute('SELECT n, "Doc", j, tags, r::text, m FROM nested ORDER BY n')
+        assert found.fetchall() == [
+            (1, wanted, [wanted, None], ["a", None], "[1,5)", "ok"),
+            (2, {"k": {"v": 1.5}}, {"as": "text"}, [], None, None),
+            (3, None, None, None, None, None),
+        ]

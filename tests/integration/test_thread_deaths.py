@@ -21,8 +21,8 @@ from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.run import Run
 from flowctl.runtime.sender import SpoutLoop
 from flowctl.testing.stores import MemoryCheckpointStore
-from flowctl.wire import handshake_pool
-from flowctl.wire.pending_handshakes import PendingPeer
+from flowctl.wire import handshakes
+from flowctl.wire.handshakes import PendingPeer
 from flowctl_storm import LocalStages, Topology
 from tests.listener_parts import Letters
 from tests.runtime_parts import ListProducer, Witness
@@ -155,13 +155,13 @@ def test_a_handshake_that_fails_in_an_unexpected_way_keeps_no_place(
 ) -> None:
     done = threading.Event()
     with selectors.DefaultSelector() as selector:
-        pool = handshake_pool.HandshakePool(b"key", None, done.set, selector)
-        monkeypatch.setattr(handshake_pool, "receive_bolt", fails)
+        pool = handshakes.HandshakePool(b"key", None, done.set, selector)
+        monkeypatch.setattr(handshakes, "receive_bolt", fails)
         ours, theirs = socket.socketpair()
         peer = PendingPeer(ours)
         pool._start(peer)
         assert done.wait(10)
-    assert pool.take_authenticated() == [] and pool.rejected == 1 and not pool._running
+    assert pool.take_authenticated() == [] and pool.rejected == 1 and not pool.running
     ours.close()
     theirs.close()
 

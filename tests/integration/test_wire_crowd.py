@@ -11,7 +11,7 @@ import pytest
 from wire_peers import spout
 
 from flowctl.core.messages import Ack
-from flowctl.wire import auth, pending_handshakes, server
+from flowctl.wire import auth, handshakes, server
 from flowctl.wire.codec import FrameWriter
 from flowctl.wire.handshake import hello_of, join_spout
 
@@ -38,7 +38,7 @@ def test_a_crowd_joins_and_nobody_is_sent_away():
         sockets = _join_all(s, names)
         assert {m.bolt for m in s.inbound} == set(names)
         assert s.server.rejected == 0
-        assert not s.server._handshakes._running  # no thread for any of them
+        assert not s.server.handshakes.running  # no thread for any of them
         for sock in sockets.values():
             sock.close()
 
@@ -88,12 +88,12 @@ def test_a_bolt_that_is_replaced_between_two_polls_is_not_read_again(monkeypatch
 @pytest.fixture
 def waiting(monkeypatch):
     """One place, which is taken for longer than patience lasts: both ends, reasons."""
-    monkeypatch.setattr(pending_handshakes, "_PLACES", 1)
-    monkeypatch.setattr(pending_handshakes, "_PLACES_MOST", 1)
-    monkeypatch.setattr(pending_handshakes, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(handshakes, "_PLACES", 1)
+    monkeypatch.setattr(handshakes, "_PLACES_MOST", 1)
+    monkeypatch.setattr(handshakes, "_PATIENCE_S", 0.0)
     reasons: list[str] = []
     with selectors.DefaultSelector() as selector:
-        waits = pending_handshakes.PendingHandshakes(
+        waits = handshakes.PendingHandshakes(
             selector, reasons.append, key=b"k" * auth.KEY_BYTES, tls=False
         )
         ours, theirs = socket.socketpair()

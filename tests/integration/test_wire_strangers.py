@@ -18,7 +18,7 @@ from wire_peers import ThreadBolt, spout, tuple_of
 
 from flowctl.core.messages import Ack
 from flowctl.errors import AuthenticationError, InfrastructureError, WireError
-from flowctl.wire import auth, frames, handshake, handshake_pool
+from flowctl.wire import auth, frames, handshake, handshakes
 from flowctl.wire.codec import LENGTH, FrameWriter
 from flowctl.wire.frames import Hello
 from flowctl.wire.handshake import hello_of, join_spout
@@ -93,10 +93,10 @@ def test_a_bolt_with_another_runs_key_gives_up_with_a_reason():
 
 
 def test_a_crowd_that_says_nothing_does_not_keep_a_bolt_out(monkeypatch):
-    monkeypatch.setattr(handshake_pool, "HANDSHAKE_TIMEOUT_S", 600)  # nobody leaves by himself
+    monkeypatch.setattr(handshakes, "HANDSHAKE_TIMEOUT_S", 600)  # nobody leaves by himself
     with spout() as s:
         # More than the door holds at once: those who dawdle are sent away for the next.
-        crowd = [_connect(s) for _ in range(handshake_pool._HANDSHAKES_MAX + 20)]
+        crowd = [_connect(s) for _ in range(handshakes.HANDSHAKES_MAX + 20)]
         _works(s, "b1")
         for stranger in crowd:
             stranger.close()
@@ -105,7 +105,7 @@ def test_a_crowd_that_says_nothing_does_not_keep_a_bolt_out(monkeypatch):
 
 @pytest.mark.parametrize("use_tls", ["off", "on"])
 def test_a_stranger_who_sits_there_is_sent_away(use_tls, monkeypatch):
-    monkeypatch.setattr(handshake_pool, "HANDSHAKE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT_S", 0.2)
     with spout(tls=use_tls) as s, _connect(s) as silent, _connect(s) as dripping:
 
@@ -263,8 +263,8 @@ def test_a_bolt_comes_in_though_a_stranger_holds_thousands_of_connections(
 def test_out_of_descriptors_strangers_make_room_for_a_bolt(monkeypatch):
     with spout() as s:
         crowd = [_connect(s) for _ in range(100)]
-        s.until(lambda: len(s.server._handshakes.pending) == 100)
-        accept, fails = s.server._gate.listener.accept, [3]
+        s.until(lambda: len(s.server.handshakes.pending) == 100)
+        accept, fails = s.server.gate.listener.accept, [3]
 
         class Full:
             """The first calls find no descriptor free."""
@@ -278,16 +278,16 @@ def test_out_of_descriptors_strangers_make_room_for_a_bolt(monkeypatch):
             def __getattr__(self, name):
                 return getattr(listener, name)
 
-        listener = s.server._gate.listener
+        listener = s.server.gate.listener
         full = Full()
         s.server._selector.modify(listener, selectors.EVENT_READ, full)
-        s.server._gate.listener = full
+        s.server.gate.listener = full
         monkeypatch.setattr(Full, "fileno", lambda self: listener.fileno(), raising=False)
         _works(s, "b1")
         assert s.server.rejected >= 64
         for stranger in crowd:
             stranger.close()
-        s.server._gate.listener = listener
+        s.server.gate.listener = listener
 
 
 @pytest.mark.parametrize("use_tls", ["off", "on"])

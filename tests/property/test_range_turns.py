@@ -19,14 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowctl.bolts.batch import Batch
-from flowctl.bolts.calls import Calls
-from flowctl.bolts.idleness import Idleness
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_ahead import NOT_YET
 from flowctl.bolts.range_claims import PROGRESS_EARLY
 from flowctl.bolts.range_desk import PATIENCE_S, RangeDesk
 from flowctl.bolts.range_pace import BatchPace
 from flowctl.bolts.range_turns import RangeTurn
+from flowctl.bolts.slots import Calls, Idleness
 from flowctl.bolts.turns import Turns
 from flowctl.bolts.work import Work
 from flowctl.core.messages import Progress, RangeEmission, RangeFail, Split, SplitAnswer

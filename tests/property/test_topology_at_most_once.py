@@ -143,8 +143,8 @@ def test_no_effect_is_doubled_nothing_hangs_and_what_is_lost_is_told(mode: str, 
     assert counters.records_acked + counters.records_dropped == ROOTS
     assert (world.hub.figures.replayed, counters.tuples_hedged) == (0, 0)
     assert (world.hub.figures.ledger_now, world.hub.figures.pending_now) == (0, 0)
-    assert not any(stage.parcels for stage in core._in_order)
-    assert not any(each.has_lost for stage in core._in_order for each in stage.cores)
+    assert not any(stage.parcels for stage in core.stages.values())
+    assert not any(each.has_lost for stage in core.stages.values() for each in stage.cores)
 
 
 @pytest.mark.req("S88", "S105")

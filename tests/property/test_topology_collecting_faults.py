@@ -57,8 +57,8 @@ class CollectingPieces(Pieces):
 def nothing_is_left(hub: Hub) -> None:
     assert hub.figures.complete == ROOTS
     assert hub.core.checkpoint().partitions["s:p"].records == ROOTS
-    assert not any(stage.parcels for stage in hub.core._in_order)
-    assert not any(held for stage in hub.core._in_order for held in stage.held.values())
+    assert not any(stage.parcels for stage in hub.core.stages.values())
+    assert not any(held for stage in hub.core.stages.values() for held in stage.held.values())
 
 
 @pytest.mark.req("S64", "S70")

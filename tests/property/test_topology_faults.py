@@ -66,7 +66,7 @@ def test_with_refusals_each_way_of_each_root_arrives_once(seed: int) -> None:
     assert pieces.arrived == wanted
     assert (hub.figures.complete, hub.figures.failed, hub.figures.ledger_now) == (ROOTS, 0, 0)
     assert hub.core.counters.calls_refused > 0
-    assert not any(stage.parcels for stage in hub.core._in_order)
+    assert not any(stage.parcels for stage in hub.core.stages.values())
 
 
 @pytest.mark.req("S70", "S66", "S78")
@@ -79,7 +79,7 @@ def test_with_faults_and_kills_each_arrives_at_least_once(seed: int) -> None:
     assert set(pieces.arrived) == wanted
     assert hub.figures.complete == ROOTS
     assert hub.core.checkpoint().partitions["s:p"].records == ROOTS
-    assert not any(stage.parcels for stage in hub.core._in_order)
+    assert not any(stage.parcels for stage in hub.core.stages.values())
     for _ in range(4):  # what late branches said of trees that had failed
         hub.now_s += 1.1e6
         hub.emit()

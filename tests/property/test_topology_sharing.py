@@ -137,12 +137,12 @@ def test_nothing_is_claimed_that_was_not_done_and_all_is_done_in_the_end(seed: i
     done: Any = core.checkpoint().partitions
     assert all(done[f"s:{name}"].position == RECORDS for name in PARTITIONS), done
     assert core.intake.uncommitted == world.hub.figures.pending_now == 0
-    assert core.is_drained and not any(stage.parcels for stage in core._in_order)
+    assert core.is_drained and not any(stage.parcels for stage in core.stages.values())
     while (event := core.poll_event()) is not None:
         world.hub.events.append(event)
     gone = [e for e in world.hub.events if isinstance(e, PartitionTakenAway)]
     assert core.counters.tuples_handed_over >= sum(e.handed_over for e in gone)
-    assert len(core._roots.trees) == 0
+    assert len(core.roots.trees) == 0
     for _ in range(4):  # what late branches said of trees that had failed
         world.hub.now_s += 1.1e6
         world.hub.emit()

@@ -74,6 +74,6 @@ def test_damaged_bytes_give_frames_or_a_wire_error(frames, garbage, place, cuts)
     try:
         for piece in _pieces(bytes(data), cuts):
             reader.feed(piece)
-            assert len(reader._kept) <= LIMIT + 4
+            assert len(reader.kept) <= LIMIT + 4
     except WireError:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -128,3 +129,25 @@ def test_an_index_of_numpy_is_one() -> None:
         batch.reject(index, "bad")
     assert list(batch.rejected) == [2, 4]
     assert all(type(index) is int for index in batch.rejected)
+
+
+@pytest.mark.parametrize(
+    ("process", "asked"),
+    [
+        (lambda row: row["id"], "['id']"),
+        (lambda row: row.id, ".id"),
+        (lambda row: row.value["id"], ".value"),
+    ],
+)
+def test_who_takes_the_batch_for_a_record_is_told_how_to_read_one(process: Any, asked: str) -> None:
+    with pytest.raises(UnrunnableError, match="a batch of records") as raised:
+        process(batch_of())
+    assert asked in str(raised.value) and "for record in batch" in str(raised.value)
+
+
+def test_whoever_asks_what_a_batch_can_gets_an_answer() -> None:
+    batch = batch_of()
+    assert not hasattr(batch, "shape") and getattr(batch, "__array__", None) is None
+    assert copy.copy(batch)[1:3] == RECORDS[1:3]
+    with pytest.raises(TypeError):
+        batch[1.5]  # type: ignore[call-overload]

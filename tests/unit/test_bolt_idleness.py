@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowctl.bolts import idleness
-from flowctl.bolts.idleness import Idleness
+from flowctl.bolts import slots
+from flowctl.bolts.slots import Idleness
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(idleness, "time", clock)
+    monkeypatch.setattr(slots, "time", clock)
     return clock
 
 

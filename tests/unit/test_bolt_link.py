@@ -46,7 +46,7 @@ class Hand:
     def __init__(self, bolt_link: Link, tuples: int) -> None:
         self._link = bolt_link
         self._idling = bolt_link.new_idling()
-        bolt_link._obey(_tuples(tuples), 0.0)
+        bolt_link.obey(_tuples(tuples), 0.0)
         self._work = bolt_link.take(self._idling)
 
     def finish(self, count: int) -> None:
@@ -61,7 +61,7 @@ def test_with_more_queued_acks_ride_together(bolt_link, wire):
     hand = Hand(bolt_link, 200)
     hand.finish(199)
     assert [len(ids) for ids in wire.sent] == [64, 64, 64]
-    bolt_link._keep_promise(0.001)
+    bolt_link.keep_promise(0.001)
     assert [n for ids in wire.sent for n in ids] == list(range(199))
 
 
@@ -77,9 +77,9 @@ def test_the_last_ack_is_sent_at_once(bolt_link, wire):
 def test_looks_in_vain_end_the_promise_and_then_nothing_waits(bolt_link, wire):
     hand = Hand(bolt_link, 10)
     for _ in range(LOOKS_IN_VAIN):
-        assert bolt_link._promise.is_given
-        bolt_link._keep_promise(0.001)
-    assert not bolt_link._promise.is_given
+        assert bolt_link.promise.is_given
+        bolt_link.keep_promise(0.001)
+    assert not bolt_link.promise.is_given
     hand.finish(3)
     assert wire.sent == [[0], [1], [2]]
 
@@ -88,35 +88,35 @@ def test_tuples_that_are_finished_keep_the_promise(bolt_link, wire):
     hand = Hand(bolt_link, 50)
     for _ in range(3 * LOOKS_IN_VAIN):
         hand.finish(2)
-        bolt_link._keep_promise(0.001)
+        bolt_link.keep_promise(0.001)
     assert all(len(ids) == 2 for ids in wire.sent)
-    assert bolt_link._promise.is_given
+    assert bolt_link.promise.is_given
 
 
 def test_new_tuples_and_heartbeats_renew_the_promise(bolt_link, wire):
     Hand(bolt_link, 10)
-    for renew in (lambda: bolt_link._obey(_tuples(1), 1.0), bolt_link._beat):
+    for renew in (lambda: bolt_link.obey(_tuples(1), 1.0), bolt_link.beat):
         for _ in range(LOOKS_IN_VAIN):
-            bolt_link._keep_promise(0.001)
-        assert not bolt_link._promise.is_given
+            bolt_link.keep_promise(0.001)
+        assert not bolt_link.promise.is_given
         wire._reader = FrameReader(decoder_of(Ack), 1000)
         wire.send = len  # type: ignore[method-assign]  # heartbeats are no acks
         renew()
-        assert bolt_link._promise.is_given
+        assert bolt_link.promise.is_given
 
 
 def test_a_heartbeat_tells_what_several_slots_are_at_work_on(wire):
     endpoint = Endpoint(host="h", port=1, key=b"k", job="j")
     bolt_link = Link(wire, endpoint, bolt="b1", slots=2)
-    bolt_link._obey(_tuples(3), 0.0)
+    bolt_link.obey(_tuples(3), 0.0)
     slots = [bolt_link.new_idling(), bolt_link.new_idling()]
     for slot in slots:
         bolt_link.take(slot)
     sent: list[bytes] = []
     wire.send = lambda data: sent.append(bytes(data)) or len(data)  # type: ignore[method-assign]
-    bolt_link._beat()
+    bolt_link.beat()
     bolt_link.report_and_take(Ack(0, 1, 0.0, 0.0, 0.0), slots[0])
-    bolt_link._beat()
+    bolt_link.beat()
     reader = FrameReader(decoder_of(Ack | Heartbeat), 1000)
     told = [frame for data in sent for frame in reader.feed(data)]
     beats = [frame.begun for frame in told if isinstance(frame, Heartbeat)]
@@ -128,11 +128,11 @@ def test_a_heartbeat_tells_how_many_tuples_have_come(bolt_link, wire):
     sent: list[bytes] = []
     wire.send = lambda data: sent.append(bytes(data)) or len(data)  # type: ignore[method-assign]
     slot = bolt_link.new_idling()
-    bolt_link._beat()
-    bolt_link._obey(_tuples(3), 0.0)
+    bolt_link.beat()
+    bolt_link.obey(_tuples(3), 0.0)
     bolt_link.take(slot)
     bolt_link.report_and_take(Ack(0, 1, 0.0, 0.0, 0.0), slot)
-    bolt_link._beat()
+    bolt_link.beat()
     reader = FrameReader(decoder_of(Ack | Heartbeat), 1000)
     told = [frame for data in sent for frame in reader.feed(data)]
     assert [frame.arrived for frame in told if isinstance(frame, Heartbeat)] == [0, 3]

@@ -58,7 +58,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log()
-    monkeypatch.setattr("flowctl.waiting.episodes.light_logger", lambda: log)
+    monkeypatch.setattr("flowctl.waiting.idling.light_logger", lambda: log)
     return log
 
 
@@ -88,7 +88,7 @@ class Waits:
     def __call__(self, timeout_s: float | None = None) -> bool:
         assert timeout_s is not None
         self.times_s.append(timeout_s)
-        self.was_idle.append(self.link._idleness.idle_slots)
+        self.was_idle.append(self.link.idleness.idle_slots)
         come = self.coming.get(len(self.times_s))
         if come is not None:
             self.link._changed.release()  # as a wait does
@@ -115,18 +115,18 @@ class Waits:
 )
 def test_a_bolt_waits_for_a_tuple_by_its_strategy(wire, wait: dict, times_s: list[float]):
     link = link_of(wire, **wait)
-    waits = Waits(link, {4: lambda: link._obey(tuples(5), 0.0)})
+    waits = Waits(link, {4: lambda: link.obey(tuples(5), 0.0)})
     work = link.take(link.new_idling())
     assert work is not None and work.frame.tuple_id == 5
     assert waits.times_s == times_s
     assert waits.was_idle == [1] * 4, "idle all the time, between two looks as well"
-    assert link._idleness.idle_slots == 0
+    assert link.idleness.idle_slots == 0
 
 
 @pytest.mark.req("S30", "S42")
 def test_a_tuple_ends_the_episode_and_resets_the_counter(wire, log):
     link = link_of(wire, bolt_strategy="progressive", bolt_level1_count=0, bolt_level2_count=1)
-    waits = Waits(link, {n: lambda n=n: link._obey(tuples(n), 0.0) for n in (3, 5)})
+    waits = Waits(link, {n: lambda n=n: link.obey(tuples(n), 0.0) for n in (3, 5)})
     idling = link.new_idling()
     link.take(idling)
     link.report_and_take(ack(3), idling)
@@ -137,14 +137,14 @@ def test_a_tuple_ends_the_episode_and_resets_the_counter(wire, log):
 @pytest.mark.req("S44")
 def test_the_wait_for_tuples_is_told_once_an_episode_and_only_for_debugging(wire, log):
     link = link_of(wire, bolt_strategy="progressive")
-    Waits(link, {500: lambda: link._obey(tuples(1), 0.0)})
+    Waits(link, {500: lambda: link.obey(tuples(1), 0.0)})
     idling = link.new_idling()
     link.take(idling)
     assert log.events == ["consume_wait_began", "consume_wait_ended"]
     level, _, fields = log.told[1]
     assert (fields["waits"], fields["bolt"]) == (501, "b1"), "one turn did not wait"
     assert level < 20
-    link._obey(tuples(2), 0.0)
+    link.obey(tuples(2), 0.0)
     link.take(idling)
     assert len(log.told) == 2, "it did not wait"
 
@@ -162,13 +162,13 @@ def test_the_end_is_heard_in_the_wait_for_tuples(
         nonlocal looks
         looks += 1
         if looks == 3:
-            link._obey([End("b1")], 0.0)
+            link.obey([End("b1")], 0.0)
 
-    waits = Waits(link, {2: lambda: link._obey([End("b1")], 0.0)})
+    waits = Waits(link, {2: lambda: link.obey([End("b1")], 0.0)})
     monkeypatch.setattr(link_module.time, "sleep", sleep)
     assert link.take(link.new_idling()) is None
     assert len(waits.times_s) in (0, 2)
-    assert link._idleness.idle_slots == 0
+    assert link.idleness.idle_slots == 0
     assert link.take(link.new_idling()) is None, "and later ones do not wait at all"
 
 
@@ -178,10 +178,10 @@ def test_the_end_is_heard_in_the_wait_for_tuples(
 @pytest.mark.req("S41", "S42", "S43", "S52")
 def test_a_bolt_takes_nothing_while_what_it_reported_is_refused_and_keeps_the_order(wire):
     link = link_of(wire)
-    link._obey(tuples(0, 1, 2), 0.0)
+    link.obey(tuples(0, 1, 2), 0.0)
     idling = link.new_idling()
     link.take(idling)
-    link._promise.is_given = False  # what is reported goes out at once
+    link.promise.is_given = False  # what is reported goes out at once
     wire.room = 10
     wire.room_after_waits = [0, 10, 10]
     queued: list[int] = []
@@ -211,10 +211,10 @@ def test_the_wait_for_room_has_a_counter_and_an_episode_of_its_own(wire, log):
         backpressure_level2_count=1,
         backpressure_level3_sleep_ms=9,
     )
-    link._obey(tuples(0, 1), 0.0)
+    link.obey(tuples(0, 1), 0.0)
     idling = link.new_idling()
     link.take(idling)
-    link._promise.is_given = False
+    link.promise.is_given = False
     for _ in range(2):
         wire.room = 0
         wire.room_after_waits = [0, 0, 0]

@@ -31,7 +31,7 @@ def two_partitions(**values: object) -> Driver:
 
 def take_away(driver: Driver, partition: str) -> None:
     driver.core.handover.take_away(partition, now_s=driver.clock())
-    driver._settle()
+    driver.settle()
 
 
 @pytest.mark.req("S99", "S108", "S113")
@@ -60,7 +60,7 @@ def test_what_waits_to_go_again_or_to_go_at_all_goes_to_the_other_driver() -> No
     [emission] = driver.emit()
     driver.fail(emission)
     assert driver.core.handover.hold_back("p") == 0, "nothing of it is in flight"
-    driver._settle()
+    driver.settle()
     driver.wait(60)
     assert driver.emit() == []
     take_away(driver, "p")
@@ -80,7 +80,7 @@ def test_what_is_ready_to_go_again_goes_to_the_other_driver_too() -> None:
     driver.wait(60)  # ready, but the only place is taken
     assert (emission.partition, other.partition) == ("p", "q")
     driver.core.handover.hold_back("p")
-    driver._settle()
+    driver.settle()
     driver.ack(other)
     assert driver.emit() == []
     assert driver.core.is_drained
@@ -107,7 +107,7 @@ def test_given_again_it_goes_on_where_the_other_left_it() -> None:
     assert driver.core.checkpoint().partitions["p"] == state
     records = [Record(n, n) for n in range(6, 13)]
     driver.core.offer("p", records, now_s=driver.clock())
-    driver._settle()
+    driver.settle()
     driver.remove("b1", lost=False)
     driver.add("b3")
     driver.widen("b3", 20)
@@ -134,7 +134,7 @@ def test_what_was_committed_before_it_was_sent_is_still_ours_to_send() -> None:
 def offer_values(driver: Driver, *values: object) -> None:
     records = [Record(n, value) for n, value in enumerate(values, start=1)]
     assert driver.core.offer("p", records, now_s=driver.clock()) == len(records)
-    driver._settle()
+    driver.settle()
 
 
 @pytest.mark.req("S107")

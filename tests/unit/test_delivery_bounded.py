@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.bolts import calls
+from flowctl.bolts import slots
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.delivery import bounded
@@ -147,9 +147,9 @@ def test_a_call_that_takes_long_is_logged_once_with_its_row(
             hanging.release.set()
         return found
 
-    long = calls.Calls.long
-    monkeypatch.setattr(calls.Calls, "long", looked)
-    monkeypatch.setattr(calls, "TELL_AFTER_S", 0.0)
+    long = slots.Calls.long
+    monkeypatch.setattr(slots.Calls, "long", looked)
+    monkeypatch.setattr(slots, "TELL_AFTER_S", 0.0)
     monkeypatch.setattr(bounded, "_LOOK_S", 0.01)
     monkeypatch.setattr(bounded, "_log", Log())
     _deliver(hanging, call_timeout_s=None)
@@ -208,7 +208,7 @@ def test_a_call_that_is_over_is_told_of_no_more(
 ) -> None:
     """And one of several records is told by the first and the last."""
     looks: list[list[tuple[Any, Any]]] = []
-    long = calls.Calls.long
+    long = slots.Calls.long
 
     def looked(self: Any, now_s: float) -> Any:
         found = long(self, now_s)
@@ -229,8 +229,8 @@ def test_a_call_that_is_over_is_told_of_no_more(
         def warning(self, event: str, *, records: str, **_: Any) -> None:
             told.append(records)
 
-    monkeypatch.setattr(calls.Calls, "long", looked)
-    monkeypatch.setattr(calls, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(slots.Calls, "long", looked)
+    monkeypatch.setattr(slots, "TELL_AFTER_S", 0.0)
     monkeypatch.setattr(bounded, "_LOOK_S", 0.01)
     monkeypatch.setattr(bounded, "_log", Log())
     with bounded.TaskCalls(bound_s) as task_calls:

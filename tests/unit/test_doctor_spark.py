@@ -20,7 +20,7 @@ from flowctl.cli.main import main
 from flowctl.config import ListenSettings
 from flowctl.errors import ConfigError
 from pyspark_flowctl import checkup
-from pyspark_flowctl.checkup import Examined, Seen, _placed, _silent, failure
+from pyspark_flowctl.checkup import Examined, Seen, failure, placed, silent_hosts
 from pyspark_flowctl.jobs import ClassicJobs
 from pyspark_flowctl.probe import Greeter, ProbeTask, Target, greeter_of, run_probe
 from pyspark_flowctl.session import SessionHolder, unsupported
@@ -193,10 +193,10 @@ def test_a_failure_without_a_place_is_where_nothing_was_heard_of() -> None:
     """A host may be known by its address."""
     lost = failure("Job aborted: PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] 3.99")
     good = changed(address="127.0.0.1")
-    silent = _silent([lost, good], ["127.0.0.1", "w1", "w2"])
-    found = _placed([lost, good], silent)
+    silent = silent_hosts([lost, good], ["127.0.0.1", "w1", "w2"])
+    found = placed([lost, good], silent)
     assert [(seen.host, bool(seen.failed)) for seen in found] == [("w2", True), ("w1", False)]
-    assert _placed([lost], [])[0].host == "an executor"
+    assert placed([lost], [])[0].host == "an executor"
 
 
 def test_a_task_that_failed_and_ran_elsewhere_is_told_with_its_host() -> None:
@@ -239,7 +239,7 @@ def test_a_host_that_calls_itself_something_else_is_no_silent_one(
     monkeypatch.setattr(checkup, "_hosts", lambda _: ["w1", "alias", "odd"])
     monkeypatch.setattr(checkup, "_ended_on", lambda *_: {"alias": "", "odd": "[ODD] 3.13"})
     nothing: Any = None
-    assert checkup._ask(nothing, nothing) == [GOOD, Seen(host="odd", failed="[ODD] 3.13")]
+    assert checkup.ask(nothing, nothing) == [GOOD, Seen(host="odd", failed="[ODD] 3.13")]
 
 
 def test_an_executor_that_comes_late_is_asked_too_and_one_that_gets_no_task_is_told(
@@ -249,9 +249,9 @@ def test_an_executor_that_comes_late_is_asked_too_and_one_that_gets_no_task_is_t
     monkeypatch.setattr(checkup, "_ask_once", lambda *_: answers.pop(0))
     monkeypatch.setattr(checkup, "_hosts", lambda _: ["w1", "w2"])
     nothing: Any = None
-    assert {seen.host for seen in checkup._ask(nothing, nothing)} == {"w1", "w2"}
+    assert {seen.host for seen in checkup.ask(nothing, nothing)} == {"w1", "w2"}
     answers = [[GOOD]] * 9
-    assert checkup._ask(nothing, nothing)[-1] == Seen(host="w2", failed="it got no task")
+    assert checkup.ask(nothing, nothing)[-1] == Seen(host="w2", failed="it got no task")
 
 
 @pytest.mark.parametrize(

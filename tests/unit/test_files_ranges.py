@@ -147,9 +147,9 @@ def test_secrets_of_the_driver_do_not_travel():
 def test_a_file_system_is_made_where_it_is_read(path):
     source = TextRanges(str(path), filesystem=_local)
     made_here = source.extents(Checkpoint())
-    assert source._stores._made is not None
+    assert source.stores._made is not None
     reader = pickle.loads(pickle.dumps(source.reader()))
-    assert reader._stores._made is None
+    assert reader.stores._made is None
     [(name, extent)] = made_here.items()
     [first, *_] = reader.open(name, 0, extent.stop, extent.identity)
     assert first.batch_records(0, 1)[0] == Record(0, "line 0")

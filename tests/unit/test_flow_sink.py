@@ -230,6 +230,15 @@ def test_cost_and_refusal_are_functions_of_the_user() -> None:
     assert _Remembers.seen.pop("calls") == [1]
 
 
+def test_a_sink_may_be_given_in_the_place_of_a_function() -> None:
+    class Sink:
+        def write(self, rows: Any, *, batch: Batch) -> None:
+            _Remembers.seen.setdefault("written", []).extend(rows)
+
+    flow_sink(Sink(), target="positional")(ROWS[:10])
+    assert len(_Remembers.seen.pop("written")) == 10
+
+
 def test_what_was_not_taken_goes_again_alone() -> None:
     def write(batch: Batch) -> None:
         _Remembers.seen.setdefault("sizes", []).append(len(batch))

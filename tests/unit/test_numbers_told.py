@@ -185,7 +185,7 @@ def by_value() -> str:
         _keep_letters(driver)
         _IN_TURN.get(turn, _nothing)(driver)
         watched.meter.snapshot("running", "")  # a bolt that goes was seen before
-    driver._settle()
+    driver.settle()
     watched.take(driver.log)
     return watched.text()
 
@@ -357,8 +357,8 @@ def of_stages() -> str:
     hub.step()
     watched.take(hub.events)
     hub.take_news()
-    hub.job._teller.start()
-    return watched.text(hub.job._extended)
+    hub.job.teller.start()
+    return watched.text(hub.job.extended)
 
 
 def nothing_again() -> str:

@@ -45,5 +45,5 @@ def test_a_topology_takes_the_ids_that_it_is_given() -> None:
     hub = Hub(made, next_id=iter([0xABC, 1]).__next__)
     hub.offer(["x"])
     hub.emit()
-    assert 0xABC in hub.core._roots.trees
-    assert len(hub.core._roots.trees) == 1
+    assert 0xABC in hub.core.roots.trees
+    assert len(hub.core.roots.trees) == 1

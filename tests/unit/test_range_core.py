@@ -183,7 +183,7 @@ def test_a_slow_bolt_that_is_idle_gets_no_more_than_it_can_do_in_time() -> None:
     ranges.end()
     ranges.wait(0.1, "a", "b", "c")
     for bolt, position_s in (("a", 1e-7), ("b", 1e-7), ("c", 1e-6), ("c", 1e-6)):
-        start = ranges.core._pending[of[bolt].tuple_id].cut.pieces[0][0]
+        start = ranges.core.book.pending[of[bolt].tuple_id].cut.pieces[0][0]
         ranges.wait(position_s * MB / 2, "a", "b", "c")
         ranges.did(of[bolt], start, start + MB // 2, service_s=position_s * MB / 2)
     ranges.core.on_revoked("b", 1, Revoked([of["b"].tuple_id]), now_s=ranges.clock())
@@ -250,7 +250,7 @@ def test_who_would_not_get_the_end_of_a_range_does_not_ask_for_it() -> None:
     (question,) = ranges.questions()
     for cut, asks in (({"b"}, False), ({"a"}, True), ({"a", "b"}, True)):
         ranges.core._splits.forget(ours.tuple_id)
-        ranges.core._pending[ours.tuple_id].avoided = cut
+        ranges.core.book.pending[ours.tuple_id].avoided = cut
         ranges.wait(0.2, "a", "b")
         ranges.emit()
         assert bool(ranges.questions()) is asks, cut

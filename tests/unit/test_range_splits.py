@@ -23,7 +23,7 @@ def at_work(*bolts: str, **position_s: float) -> tuple[Ranges, dict[str, RangeEm
 
 def finish(ranges: Ranges, e: RangeEmission) -> list[Split]:
     """Its bolt is idle; return who is asked then."""
-    start = ranges.core._pending[e.tuple_id].cut.pieces[0][0]  # type: ignore[attr-defined]
+    start = ranges.core.book.pending[e.tuple_id].cut.pieces[0][0]  # type: ignore[attr-defined]
     ranges.did(e, start, e.stop, service_s=(e.stop - start) * 1e-6)
     ranges.emit()
     return ranges.questions()
@@ -81,7 +81,7 @@ def test_a_question_to_a_bolt_that_died_keeps_nobody_from_asking_the_next() -> N
 
 def test_one_that_would_not_get_it_does_not_hide_the_next_that_is_idle() -> None:
     ranges, of = at_work("a", "b", "c", a=9e-6, b=1e-6, c=1e-6)
-    ranges.core._pending[of["a"].tuple_id].avoided = {"b"}
+    ranges.core.book.pending[of["a"].tuple_id].avoided = {"b"}
     for bolt in ("b", "c"):
         e = of[bolt]
         ranges.did(e, e.start + 50_000, e.stop, service_s=1.0)

@@ -80,7 +80,7 @@ def test_an_episode_is_logged_once_at_its_start_and_once_at_its_end():
             work.store.error = None
         return False
 
-    work.checkpointer._closing.wait = wait
+    work.checkpointer.closing.wait = wait
     with capture_logs() as logs:
         work.checkpointer.run()
     assert [(log["event"], log["log_level"]) for log in logs] == [
@@ -104,7 +104,7 @@ def test_after_a_save_that_succeeded_the_pauses_begin_anew():
         work.store.error = next(errors, None)
         return len(waited_s) == 7
 
-    work.checkpointer._closing.wait = wait
+    work.checkpointer.closing.wait = wait
     work.checkpointer.run()
     assert waited_s == [0.5, 0.5, 1.0, 2.0, 0.5, 0.5, 1.0]
 
@@ -123,7 +123,7 @@ def test_any_other_error_ends_the_run(error: Exception):
     work = Work()
     work.ack_one()
     work.store.error = error
-    work.checkpointer._closing.wait = lambda wait_s: False
+    work.checkpointer.closing.wait = lambda wait_s: False
     work.checkpointer.run()
     assert work.control.error is error
     assert work.control.stopping.is_set()
@@ -212,7 +212,7 @@ def pauses_of_three(
         pauses_s.append(wait_s)
         return False
 
-    woken = work.checkpointer._woken
+    woken = work.checkpointer.woken
 
     def wait_woken(wait_s: float) -> bool:
         if not woken.is_set():
@@ -220,8 +220,8 @@ def pauses_of_three(
         return woken.is_set()
 
     monkeypatch.setattr(work.checkpointer, "save", save)
-    monkeypatch.setattr(work.checkpointer._closing, "wait", wait_closing)
-    monkeypatch.setattr(work.checkpointer._closing, "is_set", lambda: len(pauses_s) == 3)
+    monkeypatch.setattr(work.checkpointer.closing, "wait", wait_closing)
+    monkeypatch.setattr(work.checkpointer.closing, "is_set", lambda: len(pauses_s) == 3)
     monkeypatch.setattr(woken, "wait", wait_woken)
     work.checkpointer.run()
     return pauses_s

@@ -277,7 +277,7 @@ def test_an_input_that_was_never_sent_is_not_settled(driver: Driver, said: Any) 
 
 
 def test_what_a_bolt_holds_it_may_settle_with_a_later_tuple(driver: Driver) -> None:
-    claims = driver.inbound._claims
+    claims = driver.inbound.claims
     held = settled(driver, held=[1, 2])
     assert claims.breach("a", 1, held) == ""
     assert claims.believed("a", held) is held
@@ -294,7 +294,7 @@ def test_what_a_bolt_holds_it_may_settle_with_a_later_tuple(driver: Driver) -> N
 
 
 def test_what_a_bolt_holds_of_a_tuple_that_it_acked_late_it_may_settle(driver: Driver) -> None:
-    claims = driver.inbound._claims
+    claims = driver.inbound.claims
     sent = driver.sent["a"].tuple_id
     driver.core.bolts["a"].let_stray(sent, 0.0)  # its time ran out, and nobody has acked it
     held = settled(driver, held=[1, 2])
@@ -306,7 +306,7 @@ def test_what_a_bolt_holds_of_a_tuple_that_it_acked_late_it_may_settle(driver: D
 def test_what_a_bolt_holds_of_a_tuple_that_another_acked_first_is_not_its_own(
     driver: Driver,
 ) -> None:
-    claims = driver.inbound._claims
+    claims = driver.inbound.claims
     sent = driver.sent["a"].tuple_id
     driver.core.bolts["a"].let_stray(sent, 0.0)
     del driver.core.book.pending[sent]  # done
@@ -316,7 +316,7 @@ def test_what_a_bolt_holds_of_a_tuple_that_another_acked_first_is_not_its_own(
 
 
 def test_of_a_tuple_that_others_have_by_now_nothing_foreign_is_believed(driver: Driver) -> None:
-    claims = driver.inbound._claims
+    claims = driver.inbound.claims
     driver.say("a", Revoked([driver.sent["a"].tuple_id]))
     late = settled(
         driver,

@@ -110,7 +110,7 @@ def test_saves_that_bolts_wait_for_follow_sooner(
 ) -> None:
     work = Work()
     work.control.saves_told.reported("a", 1, 7, is_awaited=is_awaited)
-    assert work.checkpointer._pauses_s(took_s)[0] == pytest.approx(pause_s)
+    assert work.checkpointer.pauses_s(took_s)[0] == pytest.approx(pause_s)
 
 
 @pytest.mark.parametrize(("interval_s", "is_told"), [(0.5, True), (60.0, False)])

@@ -238,7 +238,7 @@ class Reader:
 def test_a_reader_of_the_jobs_file_travels_once_beside_process(tmp_path, monkeypatch):
     reader = job(tmp_path, monkeypatch, extra=READER).Reader(3)
     endpoint = Endpoint(host="h", port=1, key=b"k", job="j", reader=reader)
-    tasks = SparkBolts(len, 2)._tasks(endpoint)
+    tasks = SparkBolts(len, 2).tasks(endpoint)
     assert pickle.loads(tasks[0].endpoint).reader is None
     assert tasks[0].reader is tasks[1].reader
     (tmp_path / "elsewhere").mkdir()
@@ -253,4 +253,4 @@ def test_a_reader_that_cannot_travel_is_named():
             self.lock = threading.Lock()
 
     with pytest.raises(ConfigError, match=r"producer: .*'closed'|producer: .*'lock'"):
-        SparkBolts(len, 1)._tasks(Endpoint("h", 1, b"k", "j", reader=Reader()))
+        SparkBolts(len, 1).tasks(Endpoint("h", 1, b"k", "j", reader=Reader()))

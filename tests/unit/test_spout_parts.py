@@ -115,8 +115,8 @@ def test_what_is_not_a_count(field: str, given: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "given", "said"),
     [
-        ("dead_letter", "letters", "str is not a dead letter: it has no dead_letter(), close()"),
-        ("dead_letter", "letters", "flowctl_files.FileDeadLetter(directory)"),
+        ("dead_letter", 7, "int is not a dead letter: it has no dead_letter(), close()"),
+        ("dead_letter", 7, "Give a directory, such as dead_letter='.flowctl/dead-letters'"),
         ("dead_letter", MemoryCheckpointStore, "MemoryCheckpointStore is a class"),
         ("listener", print, "is not a listener: it has no on_open(), on_emit()"),
         ("listener", Witness, "Witness is a class"),
@@ -129,6 +129,16 @@ def test_what_hears_and_keeps_nothing(field: str, given: Any, said: str) -> None
         FlowControlSpout(name="j", producer=[1], bolts=LocalBolts(load, count=1), **arguments)
     assert caught.value.field == field
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("made", [FlowControlSpout, ManualSpout])
+def test_a_directory_is_taken_as_the_dead_letter_as_behind_every_other_door(
+    made: Any, tmp_path: Path
+) -> None:
+    bolts: Any = {"bolts": LocalBolts(load, count=1)} if made is FlowControlSpout else {}
+    for directory in (tmp_path, str(tmp_path)):
+        spout = made(name="j", producer=[1], dead_letter=directory, **bolts)
+        assert spout.dead_letter.directory == tmp_path
 
 
 def test_a_url_is_taken_as_the_checkpoint() -> None:

@@ -220,11 +220,11 @@ def test_who_holds_sqlites_lock_is_said() -> None:
 def test_a_full_disk_is_a_refusal() -> None:
     sink = new_sink()
     write(sink, 1)
-    sink._session()._cursor.execute("PRAGMA max_page_count = 1")
+    sink.session().cursor.execute("PRAGMA max_page_count = 1")
     batch = batch_of([2])
     with pytest.raises(RetryLater, match="full"):
         sink.write([(2, "x" * 100_000)], batch=batch)
-    sink._session()._cursor.execute("PRAGMA max_page_count = 1000000")
+    sink.session().cursor.execute("PRAGMA max_page_count = 1000000")
     assert write(sink, 2) == (1, 0)
 
 

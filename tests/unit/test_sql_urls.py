@@ -116,7 +116,7 @@ def test_sqlite_through_sqlalchemy_has_the_same_ledger(url: str) -> None:
     with pytest.raises(FencedError):
         write(sink, 9)
     assert query("SELECT number FROM t ORDER BY 1") == [(1,), (2,), (3,)]
-    connection = sink._session()._connection
+    connection = sink.session().connection
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
     assert connection.execute("PRAGMA busy_timeout").fetchone() == (10_000,)
@@ -127,7 +127,7 @@ def test_connect_is_the_creator_of_a_url() -> None:
     opened = Opened()
     sink = SqlSink("sqlite+pysqlite:///t.db", connect=opened, table="t", schema=SCHEMA)
     assert write(sink, 1, 2) == (2, 0)
-    assert sink._session()._connection is opened.all[-1]
+    assert sink.session().connection is opened.all[-1]
 
 
 def test_a_driver_whose_dialect_is_unknown_needs_a_url() -> None:

@@ -164,7 +164,7 @@ def test_a_restart_goes_on_with_the_size_and_repeats_the_batch_that_was_planned(
 def test_an_empty_source_leaves_the_offset_alone() -> None:
     query = Query(lambda rows: 1.0, producer__count=100, producer__follow="true")
     assert query.batch() and not query.batch() and not query.batch()
-    query.reader._source()._producer.count = 150  # type: ignore[union-attr]
+    query.reader.source().producer.count = 150  # type: ignore[union-attr]
     assert query.batch()
     assert query.rows == [list(range(100)), list(range(100, 150))]
 
@@ -174,7 +174,7 @@ def test_available_now_ends_when_nothing_is_there() -> None:
     query.reader.prepareForTriggerAvailableNow()
     while query.batch():
         pass
-    query.reader._source()._producer.count = 400  # type: ignore[union-attr]
+    query.reader.source().producer.count = 400  # type: ignore[union-attr]
     assert not query.batch(), "what comes later is for the next query"
 
 

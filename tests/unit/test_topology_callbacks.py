@@ -47,8 +47,8 @@ class Teller:
         )
 
     def run(self) -> None:
-        self.thread._messages.put(None)
-        self.thread._run()
+        self.thread.messages.put(None)
+        self.thread.run()
 
     def points(self) -> list[tuple[str, dict[str, Any]]]:
         return [(i.component, {p.name: p.value for p in points}) for i, points in self.told]
@@ -179,7 +179,7 @@ def test_what_is_watched_wakes_the_thread_only_now_and_then() -> None:
     teller = Teller()
     for _ in range(1_000):
         teller.thread.watched("a.1", Watched({"s": 1}))
-    assert teller.thread._messages.qsize() == 1
+    assert teller.thread.messages.qsize() == 1
     teller.run()
     assert teller.points() == [("a", {"executed": {"s": 1_000}})]
 
@@ -205,10 +205,10 @@ def test_a_tick_comes_while_nothing_else_does() -> None:
 
     def stop(info: TaskInfo, points: list[Point]) -> None:
         teller.told.append((info, points))
-        teller.thread._messages.put(None)
+        teller.thread.messages.put(None)
 
     teller.thread._consumers = [stop]
-    teller.thread._run()
+    teller.thread.run()
     assert teller.told[0][1] == [Point("executed", {"s": 2})]
 
 

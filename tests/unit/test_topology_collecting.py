@@ -39,7 +39,7 @@ def test_on_end_is_called_once_per_task_and_what_it_emits_is_in_the_trees_of_wha
     assert sums == dict.fromkeys(range(5), 20)
     assert (hub.figures.complete, hub.figures.replayed, hub.figures.ledger_now) == (100, 0, 0)
     assert hub.core.checkpoint().partitions["s:p"].records == 100
-    assert not any(stage.parcels for stage in hub.core._in_order)
+    assert not any(stage.parcels for stage in hub.core.stages.values())
 
 
 def test_the_run_does_not_end_before_what_on_end_emitted_is_done() -> None:

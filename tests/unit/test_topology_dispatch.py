@@ -20,9 +20,9 @@ def told_while_pending(hub: Hub) -> list[tuple[str | None, bool]]:
 
     class News(deque[Any]):
         def append(self, end: Any) -> None:
-            told.append((end.reason, ROOT in hub.core._roots.trees))
+            told.append((end.reason, ROOT in hub.core.roots.trees))
 
-    roots = hub.core._roots
+    roots = hub.core.roots
     roots.wanted = roots.wanted._replace(ends=True, tasks=False)
     roots.news = News()
     return told
@@ -37,7 +37,7 @@ def one_root(code: Any, **settings: Any) -> tuple[Hub, list[tuple[str | None, bo
     told = told_while_pending(hub)
     hub.offer(["x"])
     hub.emit()
-    assert ROOT in hub.core._roots.trees
+    assert ROOT in hub.core.roots.trees
     return hub, told
 
 

@@ -44,7 +44,7 @@ def test_the_roots_of_what_is_taken_away_are_forgotten_and_late_acks_change_noth
     assert len(sink.values) == 10, "what is in the stages runs out"
     assert hub.core.checkpoint().partitions == {"s:q": PartitionCheckpoint(5, 5)}
     assert (hub.figures.complete, hub.figures.ledger_now, hub.figures.orphans) == (5, 0, 0)
-    assert (len(hub.core._roots.trees), hub.core.counters.tuples_handed_over) == (0, 5)
+    assert (len(hub.core.roots.trees), hub.core.counters.tuples_handed_over) == (0, 5)
     hub.step()
     [event] = [e for e in hub.events if isinstance(e, PartitionTakenAway)]
     assert (event.partition, event.position, event.handed_over) == ("s:p", None, 5)

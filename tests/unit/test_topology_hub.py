@@ -24,7 +24,7 @@ def diamond(sink: Any) -> Any:
 def test_the_worked_example_over_the_real_thing() -> None:
     ids = iter([0xABC, 1, 2, 3, 4])  # the root, then the edges of the document
     hub = Hub(diamond(nothing), next_id=lambda: next(ids))
-    spy = hub.core._roots.ledgers[0] = SpyLedger()
+    spy = hub.core.roots.ledgers[0] = SpyLedger()
     hub.offer(["x"])
     hub.emit()
     for bolt in ("b1.1", "b2.1"):  # in the document's order
@@ -235,7 +235,7 @@ def test_several_ackers_share_the_roots() -> None:
     hub = Hub(made)
     hub.offer(range(300))
     hub.run()
-    assert all(ledger.complete > 50 for ledger in hub.core._roots.ledgers)
+    assert all(ledger.complete > 50 for ledger in hub.core.roots.ledgers)
     assert hub.figures.complete == 300
 
 

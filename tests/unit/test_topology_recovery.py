@@ -56,7 +56,7 @@ def test_what_waits_to_be_sent_again_does_not_fill_the_next_stage() -> None:
     kills = 0
     while kills < 6 and hub.step():
         held = sum(len(e.records) for e in hub.in_flight if e.bolt.startswith("a."))
-        if hub.core._stages["a"].done and hub.core._stages["b"].done and held > 40:
+        if hub.core.stages["a"].done and hub.core.stages["b"].done and held > 40:
             for bolt in ("a.1", "a.2"):
                 hub.kill(bolt)
             kills += 1
@@ -126,7 +126,7 @@ def test_max_pending_bounds_the_roots() -> None:
     hub.offer(range(1000))
     most = 0
     while hub.step():
-        most = max(most, len(hub.core._roots.trees))
+        most = max(most, len(hub.core.roots.trees))
     assert most == 40
     assert hub.figures.complete == 1000
 

@@ -238,7 +238,7 @@ def test_a_stage_is_not_at_its_end_while_refused_inputs_wait() -> None:
     hub.core.end_of_input(now_s=0.0)
     hub.step()
     hub.emit()
-    stages = hub.core._in_order
+    stages = hub.core.stages.values()
     assert [stage.is_ended for stage in stages] == [True, False]
     target.room = 10
     hub.run()

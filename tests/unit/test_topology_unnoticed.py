@@ -196,7 +196,7 @@ def test_what_a_dead_bolt_held_goes_out_though_nothing_else_comes() -> None:
     while hub.step():
         pass
     assert hub.core.stage_figures()[0].held_now == 10
-    held = len(hub.core._stages["hold"].held["hold.1"])
+    held = len(hub.core.stages["hold"].held["hold.1"])
     hub.kill("hold.1", comes_back=False)
     hub.emit()
     assert sum(len(emission.records) for emission in hub.in_flight) == held > 0
@@ -213,7 +213,7 @@ def test_a_stage_is_full_by_bytes_too() -> None:
         if hub.core.intake.buffer.size_bytes < 40_000:
             hub.offer(["x" * 10_000], start=n)
         hub.emit()  # no bolt acks
-        [core] = hub.core._stages["a"].cores
+        [core] = hub.core.stages["a"].cores
         waits_bytes = max(waits_bytes, core.buffer.size_bytes)
     assert 40_000 < waits_bytes <= 50_000
     assert hub.core.intake.buffer.size_bytes >= 40_000, "the rest waits at the source"

@@ -7,7 +7,7 @@ import logging
 import pytest
 import structlog
 
-from flowctl.waiting.episodes import LONG_S, Episode, SlowCalls
+from flowctl.waiting.idling import LONG_S, Episode, SlowCalls
 from tests.loop_parts import Log
 
 

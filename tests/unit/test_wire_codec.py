@@ -58,7 +58,7 @@ def test_a_wrong_length_is_refused_before_anything_is_kept(announced, piecewise)
     with pytest.raises(WireError):
         for piece in [data[:1], data[1:]] if piecewise else [data + b"x" * 10]:
             reader.feed(piece)
-    assert len(reader._kept) <= LENGTH.size
+    assert len(reader.kept) <= LENGTH.size
 
 
 @pytest.mark.parametrize(

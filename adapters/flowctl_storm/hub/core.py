@@ -201,8 +201,9 @@ class HubPlan(NamedTuple):
 class TopologyCore:
     """Stages, trees and roots behind :class:`flowctl.core.driver.DriverCore`.  Not thread-safe.
 
-    Bolts are named ``stage.number``.  ``has_dead_letter``: the driver polls ``poll_dead_letter``.
-    ``wanted``: what :meth:`take_news` returns.
+    Bolts are named ``stage.number``.  ``stages``: by name, in the plan's order.  ``roots``: what
+    was read of the sources and is pending, with its trees.  ``has_dead_letter``: the driver polls
+    ``poll_dead_letter``.  ``wanted``: what :meth:`take_news` returns.
     """
 
     def __init__(
@@ -219,27 +220,27 @@ class TopologyCore:
         rules = plan.trees
         self.bolts: dict[str, AdaptiveFlowConsumer] = {}
         self._events: deque[FlowEvent] = deque()
-        self._roots = Roots(
+        self.roots: Roots = Roots(
             settings, checkpoint or Checkpoint(), self._events,
             rules=rules, wanted=wanted, has_dead_letter=has_dead_letter,
         )  # fmt: skip
         self.is_active = True  # otherwise nothing is planted; any thread may set it
-        self.handover: Handover = Handover(self._roots.intake, self._roots, self._events)
+        self.handover: Handover = Handover(self.roots.intake, self.roots, self._events)
         self._input_ended = False
-        self._stages = {
+        self.stages: dict[str, Stage] = {
             stage.name: Stage(stage, settings, rules.next_id, rules.chance) for stage in plan.stages
         }
         self._router = Router(
-            self._stages, self._roots, plan.translate, self._events,
+            self.stages, self.roots, plan.translate, self._events,
             retry=settings.retry, chance=rules.chance,
         )  # fmt: skip
-        self._in_order = list(self._stages.values())
-        self._cores = [core for stage in self._in_order for core in stage.cores]
-        self._planter = Planter(self._in_order, self._roots, self._router, rules.max_pending)
-        self._told = TopologyEvents(self._events, self._in_order, self._roots, self._router)
-        self._calls = Calls(self._in_order, self._roots, self._router, settings.retry, rules.chance)
-        self._held_up = HeldUp(self._in_order, self._roots, self._events)
-        self._last_first = self._in_order[::-1]  # those that empty buffers go first
+        stages = list(self.stages.values())
+        self._cores = [core for stage in stages for core in stage.cores]
+        self._planter = Planter(stages, self.roots, self._router, rules.max_pending)
+        self._told = TopologyEvents(self._events, stages, self.roots, self._router)
+        self._calls = Calls(stages, self.roots, self._router, settings.retry, rules.chance)
+        self._held_up = HeldUp(stages, self.roots, self._events)
+        self._last_first = stages[::-1]  # those that empty buffers go first
 
     # -- bolts come and go ---------------------------------------------------------------
 
@@ -272,7 +273,7 @@ class TopologyCore:
         self._told.collect(stage, core, now_s)
 
     def _place(self, bolt: str) -> tuple[Stage, TupleCore]:
-        if (stage := self._stages.get(bolt.rpartition(".")[0])) is None:
+        if (stage := self.stages.get(bolt.rpartition(".")[0])) is None:
             raise InternalError(f"bolt {bolt!r} belongs to no stage.")
         return stage, stage.cores[stage.core_of(bolt)]
 
@@ -281,7 +282,7 @@ class TopologyCore:
     @property
     def intake(self) -> Intake:
         """What was read of the sources and is not done."""
-        return self._roots.intake
+        return self.roots.intake
 
     def offer(
         self,
@@ -292,20 +293,20 @@ class TopologyCore:
         sizes: Sequence[int] | None = None,
     ) -> int:
         """As in ``SpoutCore``."""
-        return self._roots.intake.offer(partition, records, now_s, sizes)
+        return self.roots.intake.offer(partition, records, now_s, sizes)
 
     def set_aside(self, partition: str, record: Record, *, reason: str, now_s: float) -> bool:
         """As in ``SpoutCore``."""
-        return self._roots.set_aside(partition, record, reason, now_s)
+        return self.roots.set_aside(partition, record, reason, now_s)
 
     def end_of_input(self, *, now_s: float) -> None:
         """As in ``SpoutCore``; each stage learns when nothing is left before it."""
         self._input_ended = True
-        self._roots.intake.end()
+        self.roots.intake.end()
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
         """Return the next tuple that a window and the stages after it allow, and its bolt."""
-        if self._roots.has_next and self.is_active:
+        if self.roots.has_next and self.is_active:
             self._planter.plant(now_s)
         for stage in self._last_first:
             emission = stage.poll_emit(now_s)
@@ -313,7 +314,7 @@ class TopologyCore:
                 if self._calls.is_used:
                     self._calls.sent(emission.bolt)
                 return emission
-        is_input_done = self._input_ended and not self._roots.has_next
+        is_input_done = self._input_ended and not self.roots.has_next
         if is_input_done:
             self._planter.pass_end_on(now_s)
         if self._calls.is_used and self.is_active:
@@ -322,15 +323,15 @@ class TopologyCore:
 
     def on_committed(self) -> None:
         """As in ``SpoutCore``: where that has to come first, trees may be planted now."""
-        self._roots.intake.is_held = False
+        self.roots.intake.is_held = False
 
     def poll_dead_letter(self) -> DeadTuple | None:
         """As in ``SpoutCore``, of roots."""
-        return self._roots.poll_dead_letter()
+        return self.roots.poll_dead_letter()
 
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
         """As in ``SpoutCore``; ``tuple_id`` is the number of a root."""
-        self._roots.on_dead_lettered(tuple_id, now_s)
+        self.roots.on_dead_lettered(tuple_id, now_s)
 
     def poll_order(self) -> Order | None:
         """As in ``SpoutCore``."""
@@ -345,9 +346,9 @@ class TopologyCore:
         """As in ``SpoutCore``; the first ack's emits are routed, those of others dropped."""
         stage, core = self._place(bolt)
         said = ack.settlement if isinstance(ack, SettledAck) else _DONE
-        if self._roots.wanted.tasks and said.watched:
+        if self.roots.wanted.tasks and said.watched:
             # Also for copies: they were worked on.
-            self._roots.news.append(TaskWatched(bolt, said.watched))
+            self.roots.news.append(TaskWatched(bolt, said.watched))
         if ack.tuple_id > CALLS_FROM:
             return self._calls.on_ack(bolt, epoch, ack.tuple_id, said, now_s)
         records = core.tuple_records(bolt, ack.tuple_id)
@@ -405,7 +406,7 @@ class TopologyCore:
 
     def next_deadline_s(self) -> float | None:
         """As in ``SpoutCore``."""
-        due = [self._roots.next_s(), self._router.retries.next_due_s(), self._held_up.next_s()]
+        due = [self.roots.next_s(), self._router.retries.next_due_s(), self._held_up.next_s()]
         due.append(self._calls.next_s())
         due += [core.next_deadline_s() for core in self._cores]
         return min((at_s for at_s in due if at_s is not None), default=None)
@@ -420,10 +421,10 @@ class TopologyCore:
             stage.refresh_rate()
         self._router.on_time(now_s)
         self._calls.on_time(now_s)
-        if self._roots.on_time(now_s):
-            for stage in self._in_order:
+        if self.roots.on_time(now_s):
+            for stage in self.stages.values():
                 self._router.on_tick(stage, now_s)
-                self._router.renew(stage, now_s - self._roots.tree_timeout_s, now_s)
+                self._router.renew(stage, now_s - self.roots.tree_timeout_s, now_s)
             self._router.renew_refused(now_s)
             self._calls.renew_held(now_s)
         is_idle = not self.is_active or self.is_drained or not self._planter.was_served
@@ -441,27 +442,27 @@ class TopologyCore:
 
     def take_news(self) -> Sequence[News]:
         """Return the wanted news since the last call, in order."""
-        return self._roots.take_news()
+        return self.roots.take_news()
 
     def checkpoint(self) -> Checkpoint:
         """As in ``SpoutCore``: positions of records whose whole trees are acked."""
-        return self._roots.intake.checkpoint()
+        return self.roots.intake.checkpoint()
 
     @property
     def gave_up(self) -> TupleGaveUp | None:
         """The first root whose attempts ran out, if there is one: the run has to fail."""
-        return self._roots.gave_up or self._calls.gave_up
+        return self.roots.gave_up or self._calls.gave_up
 
     @property
     def target_down(self) -> TargetWentDown | None:
         """As in ``SpoutCore``, of the stage that found it first."""
-        down = [self._roots.blame.down, *(core.target_down for core in self._cores)]
+        down = [self.roots.blame.down, *(core.target_down for core in self._cores)]
         return min((d for d in down if d is not None), key=lambda d: d.at_s, default=None)
 
     @property
     def is_target_lost(self) -> bool:
         """As in ``SpoutCore``, for any of the stages."""
-        return self._roots.blame.is_lost or any(core.is_target_lost for core in self._cores)
+        return self.roots.blame.is_lost or any(core.is_target_lost for core in self._cores)
 
     def tuple_records(self, bolt: str, tuple_id: int) -> Sequence[Record]:
         """As in ``SpoutCore``; tuples are numbered by stage."""
@@ -480,23 +481,25 @@ class TopologyCore:
     @property
     def is_served(self) -> bool:
         """Whether every stage has a bolt that is not silent."""
-        return all(stage.is_served for stage in self._in_order)
+        return all(stage.is_served for stage in self.stages.values())
 
     @property
     def is_drained(self) -> bool:
         """Every root is done, and what belongs to no tree as well, and ``on_end`` was called."""
-        is_drained = self._roots.is_drained and all(stage.is_drained for stage in self._in_order)
+        is_drained = self.roots.is_drained and all(
+            stage.is_drained for stage in self.stages.values()
+        )
         return is_drained and self._calls.are_done(is_input_done=self._input_ended)
 
     @property
     def counters(self) -> Counters:
         """Tuples of all stages; records are roots."""
-        return counters_of(self._in_order, self._roots, self._router)
+        return counters_of(list(self.stages.values()), self.roots, self._router)
 
     def stage_figures(self) -> list[StageFigures]:
         """How each stage stands, in the order of the flow."""
-        return [stage_figures_of(stage) for stage in self._in_order]
+        return [stage_figures_of(stage) for stage in self.stages.values()]
 
     def tree_figures(self) -> TreeFigures:
         """How the trees stand."""
-        return tree_figures_of(self._roots, self._router)
+        return tree_figures_of(self.roots, self._router)
