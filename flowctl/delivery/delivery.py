@@ -160,13 +160,13 @@ class Delivery:
         pieces = self._pieces
         while True:
             if pieces.may_call(self._clock()):
-                if (piece := pieces.next()) is not None:
+                if (piece := pieces.retries.take()) is not None:
                     return piece
                 if len(pieces.retries) < _WAITING_MAX and (read := self._read(records)):
                     return pieces.add(read)
-            if (due_s := pieces.next_s()) is None:
-                return None
-            self._sleep(max(0.0, due_s - self._clock()))
+                if not pieces.retries:
+                    return None
+            self._sleep(max(0.0, pieces.next_s() - self._clock()))
 
     def _read(self, records: Iterator[Record]) -> list[Record]:
         most = self._rows_per_call.next()

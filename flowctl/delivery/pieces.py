@@ -126,20 +126,11 @@ class Pieces:
         self._failures.on_deadline(now_s)
         return not self._target.is_troubled or self._target.has_room(0, now_s)
 
-    def next(self) -> FlowTuple | None:
-        """Return a piece that goes again now, or None.
-
-        A target that is down is asked with a row that made others fail only if there is no other.
-        """
-        piece = self.retries.take()
-        if piece is not None and piece.is_culprit and self._target.is_down:
-            self.retries.put_back(piece)
-            piece = self.retries.take()
-        return piece
-
-    def next_s(self) -> float | None:
-        """When the next piece, or another call, is due; None: nothing is left."""
-        return self._failures.next_s() if self._book.pending else None
+    def next_s(self) -> float:
+        """When the next of ``retries``, or a call to a target that is down, is due."""
+        due_s = self._failures.next_s()
+        assert due_s is not None
+        return due_s
 
     def begin(self, piece: FlowTuple, now_s: float) -> None:
         """``piece`` is about to be sent."""
@@ -185,6 +176,10 @@ class Pieces:
             piece.judged(judged_at_s)
         self._book.events.clear()  # the counts of the delivery tell as much
         self._book.lost.clear()
+        if outcome is AckOutcome.REFUSED:  # it is down, and is asked with another row next
+            last = float(self._book.ids.next())
+            self._first_failed_s[last] = self._first_failed_s[piece.deadline_s]
+            piece.wait_until(last)
         if outcome is not AckOutcome.GAVE_UP:
             return False
         self.give_up(piece.cut.records[-1])

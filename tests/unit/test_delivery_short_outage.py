@@ -109,26 +109,27 @@ def test_a_target_that_is_away_is_asked_rarely_and_with_whole_calls(rows_max: in
     assert tally.calls - 400 <= len(asked) + 12, "what it was asked with went on in halves"
 
 
+@pytest.mark.parametrize("rows_max", [1, 20])
 @pytest.mark.parametrize("error", [ValueError("seven"), RuntimeError("seven")])
-def test_a_bad_row_does_not_hide_that_the_target_is_back(error: Exception) -> None:
+def test_a_bad_row_does_not_hide_that_the_target_is_back(rows_max: int, error: Exception) -> None:
     """Whoever asks with the oldest row only would ask with the bad one, until ten seconds passed.
 
     The bad row has been found when the outage begins, and waits for its next attempt.
     """
     clock, letters = Clock(), Letters()
-    target = Away(clock, 1.0, 4.0)
+    target, bad = Away(clock, 1.0, 4.0), 196 * rows_max
     back: list[float] = []
 
     def take(batch: Batch) -> None:
         target.take(batch)
-        if any(record.value == 3_890 for record in batch):
+        if any(record.value == bad for record in batch):
             raise error
         if clock.now_s > 5.0:
             back.append(clock.now_s)
 
-    tally = deliver(take, range(8_000), clock, rows_max=20, dead_letter=letters)
-    assert [letter[3] for letter in letters.kept] == [3_890]
-    assert tally.written == 7_999
+    tally = deliver(take, range(400 * rows_max), clock, rows_max=rows_max, dead_letter=letters)
+    assert [letter[3] for letter in letters.kept] == [bad]
+    assert tally.written == 400 * rows_max - 1
     assert back[0] < 7.2, "two seconds after it came back at most"
 
 
