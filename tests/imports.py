@@ -102,12 +102,20 @@ def imported_once(imports: Graph, room: str = "") -> tuple[int, int]:
 
 
 def shared_names(modules: Iterable[Module]) -> dict[str, list[str]]:
-    """Names of files that occur in more than one room, and the modules."""
+    """Names of files that stand in more than one room without a reason, and the modules.
+
+    Reasons: a command is named after what it is about; ranges and topologies have their own kind of
+    what the core has; a file with an underscore is seen in its package only, and an adapter's other
+    files are what it gives to users, who name the package (``flowctl_sql.sink``).
+    """
     of: dict[str, list[str]] = defaultdict(list)
     for each in modules:
-        name = each.name.rpartition(".")[2]
-        if not each.is_package and name not in NAMES_OF_EACH:
-            of[name.lstrip("_")].append(each.name)
+        room, _, name = each.name.rpartition(".")
+        is_core = room.partition(".")[0] == "flowctl"
+        if each.is_package or name in NAMES_OF_EACH or not is_core or name.startswith("_"):
+            continue
+        if room not in ("flowctl.cli", "flowctl.core.ranges"):
+            of[name].append(each.name)
     return {name: found for name, found in of.items() if len(found) > 1}
 
 

@@ -6,6 +6,7 @@ counts how many of an ack's calls come back to a file that waits for them.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -207,6 +208,8 @@ def main() -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:
+        # Each walk begins anew, wherever it is started.
+        os.environ["FLOWCTL_CHECKPOINTS"] = f"{place}/checkpoints"
         trace = trace_a_run(Path(place))
     for step, paths in trace.walk().items():
         print(f"{step}, {trace.steps[step]} calls: {', '.join(paths)}")
@@ -219,6 +222,7 @@ def main() -> None:
     print(f"a record by value: {len(trace.files(RECORDS))} files")
     for door in DOORS:
         with tempfile.TemporaryDirectory() as place:
+            os.environ["FLOWCTL_CHECKPOINTS"] = f"{place}/checkpoints"
             files = files_of(door, Path(place))
             print(f"{door}: {len(files)} files: {', '.join(files)}")
 

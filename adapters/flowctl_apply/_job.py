@@ -97,13 +97,14 @@ class Applied(NamedTuple):
     """The result: ``files`` (URLs, in the order of the input) hold ``rows``.
 
     ``was_done``: an earlier run had finished it.  ``report`` is that of the run (None: there was
-    none).
+    none).  ``rows_kept_nowhere``: so many of the input were rejected, and are in no dead letter.
     """
 
     files: Sequence[str]
     rows: int
     was_done: bool
     report: Report | None
+    rows_kept_nowhere: int = 0
 
     def __repr__(self) -> str:
         # A notebook shows it; there may be thousands of files.
@@ -273,7 +274,9 @@ class Job:
                 stacklevel=3,
             )
         owner.check_owner()
-        self.results.finish(Finished(made, total_rows(made), rows_in, owner.base))
+        nowhere = sum(one.kept_nowhere for one in entries)
+        told = Finished(made, total_rows(made), rows_in, owner.base, rows_kept_nowhere=nowhere)
+        self.results.finish(told)
         self.results.sweep(owner.base)
         # Another driver that ended at that moment may have been first, or removed what this one had
         # adopted: what is returned is what is named now.
@@ -321,7 +324,8 @@ class Job:
 
     def _applied(self, finished: Finished, report: Report | None) -> Applied:
         files = [self.results.place.path(file.file) for file in finished.files]
-        return Applied(files, finished.rows, report is None, report)
+        nowhere = finished.rows_kept_nowhere
+        return Applied(files, finished.rows, report is None, report, nowhere)
 
     def _check_apart(self, given: Input) -> None:
         """Results must not be read as input when the run goes on."""

@@ -57,6 +57,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     stop: int
     records: int
     receipts: list[str | _Bytes] = []
+    kept_nowhere: int = 0
 
 
 class _Version(msgspec.Struct):
@@ -150,9 +151,8 @@ def encode(segment: Segment) -> bytes:
     lines = [msgspec.json.encode(_Head(VERSION, len(segment.entries)))]
     for one in segment.entries:
         receipts = [_readable(receipt) for receipt in one.receipts]
-        lines.append(
-            msgspec.json.encode(_Line(one.partition, one.start, one.stop, one.records, receipts))
-        )
+        span = (one.partition, one.start, one.stop)
+        lines.append(msgspec.json.encode(_Line(*span, one.records, receipts, one.kept_nowhere)))
     return b"\n".join(lines) + b"\n"
 
 
@@ -192,6 +192,7 @@ def decode(name: str, data: bytes, where: str) -> list[Entry]:
                 receipt.encode() if isinstance(receipt, str) else receipt.base64
                 for receipt in one.receipts
             ),
+            one.kept_nowhere,
         )
         for one in lines
     ]
@@ -261,13 +262,17 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A job is done: these files are its result.  ``base`` is that of the driver that ended it."""
+    """A job is done: these files are its result.  ``base`` is that of the driver that ended it.
+
+    ``rows_kept_nowhere`` of ``rows_in`` were rejected, and are in no dead letter.
+    """
 
     files: list[ResultFile]
     rows: int
     rows_in: int
     base: tuple[int, str] | None = None
     version: int = VERSION
+    rows_kept_nowhere: int = 0
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -457,8 +462,11 @@ class Results:
 
     def stranger(self) -> str | None:
         """Return a Parquet file that a reader of the place reads and no job there has written."""
-        ours = tuple(prefix_of(job) for job in jobs_at(self.place) if job != self.job)
-        for found in self.place.names(recursive=True):
+        there = self.place.names(recursive=True)
+        # Looked for after the files: a job stands there before it writes any, also this one by now.
+        is_begun = self.description() is not None
+        ours = tuple(prefix_of(job) for job in jobs_at(self.place) if is_begun or job != self.job)
+        for found in there:
             *above, name = found.name.split("/")
             is_read = name.endswith(".parquet") and all("=" in each for each in above)
             if is_read and not name.startswith((*ours, "_", ".")):

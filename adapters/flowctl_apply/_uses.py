@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from flowctl.bolts.carried import codes_in, is_installed, parts_of, variables_of
+from flowctl.bolts.captured import codes_in, is_installed, parts_of, variables_of
 
 _Known = dict[int, tuple[object, bytes]]
 _DIGEST_CHARS: Final = 16

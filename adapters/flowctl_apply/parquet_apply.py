@@ -86,7 +86,7 @@ def run_job(
     else:
         _check_complete(job, given)
         job.results.sweep()  # the driver that ended it may have been killed before it did
-        _say_done(options["view"], job.name, done.rows)
+        _say_done(options["view"], job.name, done)
     if table is not None:
         table.append()
     return done
@@ -174,9 +174,12 @@ def _check_complete(job: Job, given: Input) -> None:
         )
 
 
-def _say_done(view: ViewChoice, name: str, rows: int) -> None:
-    from flowctl.instrumentation.numbers import counted
+def _say_done(view: ViewChoice, name: str, done: Applied) -> None:
+    from flowctl.instrumentation.numbers import count, counted
 
+    nowhere = done.rows_kept_nowhere
+    lost = f"; {count(nowhere)} of the input rejected and kept nowhere" if nowhere else ""
+    rows = counted(done.rows, "row")
     view_of(view).message(
-        f"{name} was finished by an earlier run: {counted(rows, 'row')}; nothing is done again"
+        f"{name} was finished by an earlier run: {rows}{lost}; nothing is done again"
     )

@@ -68,7 +68,10 @@ def where_to_start(
         if own is None or _position(own) < done:
             above = tuple(r for r in (own.acked if own else ()) if _int(r.first) > done)
             acked = group.note.acked or above
-            return PartitionCheckpoint(done, own.records if own else 0, acked)
+            lost = own.lost if own else ()
+            if acked is not above:  # then the group decides what above it is done again
+                lost = tuple(span for span in lost if _int(span.first) <= done)
+            return PartitionCheckpoint(done, own.records if own else 0, acked, lost=lost)
     if own is not None:
         return own
     is_others = group is not None and group.note is None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flowctl.cli.options import check_writable, write
+from flowctl.cli.click_options import check_writable, write
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from urllib.parse import quote
 from flowctl import disk
 from flowctl.arguments import check_arguments
 from flowctl.errors import CheckpointUnavailableError
-from flowctl_redis.faults import expected
+from flowctl_redis.translated import expected
 
 # Only the standard library: it stays as long as the server does.  It ends the server when the pipe
 # closes, and ends with it.

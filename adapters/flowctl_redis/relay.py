@@ -25,9 +25,9 @@ import msgspec
 
 from flowctl.errors import CheckpointUnavailableError, ConfigError, InfrastructureError
 from flowctl_redis.clients import new_client
-from flowctl_redis.faults import expected, translate
 from flowctl_redis.names import to_bytes
 from flowctl_redis.relay_pump import KEY_TTL_S, SOCKET_TIMEOUT_S, Duct, Pump
+from flowctl_redis.translated import expected, translate
 from flowctl_redis.url import is_tls, shown
 
 # The driver says this often that it is there, and is taken for gone after a minute without Redis'

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from flowctl.core.retry import RELAY
 from flowctl.logs import ModuleLogger
-from flowctl_redis.faults import expected
+from flowctl_redis.translated import expected
 
 # -- One connection through Redis: a socket on this machine, and two streams, one per direction
 #

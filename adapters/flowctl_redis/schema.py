@@ -15,6 +15,7 @@ One hash per job; one key, so that every script is atomic, also in a cluster::
 
 A partition's value is the hex of :func:`flowctl.core.positions.encode` (empty for position None), a
 ``|``, and msgpack ``[position, records, [[first, last, records], …], end, mark, checksum]``.  The
+acked ranges begin with those of ``lost``, of -1 - n records each.  The
 checksum is that of all before it (:mod:`flowctl.checksums`); a block has its own behind it.  Older
 versions wrote none, and fewer parts where ``end`` or ``mark`` was None: such values are read.  They
 ignore the parts that they do not know, and drop them when they save.  The hex is what Lua compares;
@@ -146,9 +147,9 @@ def decode_partition(key: bytes, field: bytes, raw: bytes) -> PartitionCheckpoin
         intact = False
     if not intact:
         corrupt(key, f"field {to_text(field)} does not decode")
-    acked, given_up = as_acked(stored.acked)
+    acked, lost = as_acked(stored.acked)
     return PartitionCheckpoint(
-        stored.position, stored.records, acked, stored.end, stored.mark, given_up
+        stored.position, stored.records, acked, stored.end, stored.mark, lost
     )
 
 

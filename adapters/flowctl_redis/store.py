@@ -15,9 +15,9 @@ from flowctl.errors import CheckpointUnavailableError, ConfigError, InternalErro
 from flowctl.relay_ports import Relay
 from flowctl_redis import schema, scripts
 from flowctl_redis.clients import new_client
-from flowctl_redis.faults import expected, translate
 from flowctl_redis.held import Held, Plan
 from flowctl_redis.names import to_bytes, to_text
+from flowctl_redis.translated import expected, translate
 from flowctl_redis.url import URL_VARIABLE, checked, is_tls, shown
 
 _Result = TypeVar("_Result")

@@ -11,8 +11,8 @@ from flowctl.core.pacing.figures import StoredTarget
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Reply, Sums, Table, WorkerReport
 from flowctl.errors import CheckpointCorruptError, ConfigError, InfrastructureError
 from flowctl_redis.clients import check_options, new_client
-from flowctl_redis.faults import expected, translate
 from flowctl_redis.names import to_bytes, to_text
+from flowctl_redis.translated import expected, translate
 from flowctl_redis.url import checked, is_tls, shown
 
 # -- Where the workers of a paced target meet: one hash in Redis, one script -------------------

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from flowctl.config import MetricsSettings
 from flowctl.core.trees.settlement import DEFAULT_STREAM, Watched
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.event_text import EventLogger
 from flowctl.instrumentation.hooks import EmitInfo, Hooks, SpoutAckInfo, SpoutFailInfo
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.task_metrics import ErrorReporter, Point, TaskInfo

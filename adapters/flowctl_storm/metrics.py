@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from flowctl.config import MetricsSettings
 from flowctl.core.trees.settlement import DEFAULT_STREAM, Watched
-from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.event_text import EventLogger
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.task_metrics import (
     BoltMetrics,

@@ -12,8 +12,8 @@ from flowctl.arguments import check_arguments
 from flowctl.delivery.options import APPLY, BOLTS, ApplyOptions, documented, for_apply
 from flowctl.errors import ConfigError
 from pyspark_flowctl.column_types import check_readable
+from pyspark_flowctl.dataframes import columns_checked, input_of
 from pyspark_flowctl.features import arrow_schema, is_connect, struct_of
-from pyspark_flowctl.frames import columns_checked, input_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark import cloudpickle as _cloudpickle
 
-from flowctl.bolts.carried import is_installed, parts_of
+from flowctl.bolts.captured import is_installed, parts_of
 from flowctl.errors import ConfigError
 
 cloudpickle: Any = _cloudpickle  # untyped

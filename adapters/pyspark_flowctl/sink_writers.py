@@ -18,9 +18,9 @@ from flowctl.delivery.options import WRITE, names_of, read_text
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
 from flowctl.logs import ModuleLogger
-from pyspark_flowctl.options import check_known, named_object
 from pyspark_flowctl.sink_task import Origin, deliver
 from pyspark_flowctl.sinks import FlowSink, flow_sink
+from pyspark_flowctl.text_options import check_known, named_object
 
 _log = ModuleLogger("pyspark_flowctl")
 

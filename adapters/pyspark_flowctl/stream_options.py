@@ -11,7 +11,7 @@ import msgspec
 from flowctl.delivery.options import READ, checked, names_of, read_text
 from flowctl.errors import ConfigError
 from flowctl.ports import FlowProducer
-from pyspark_flowctl.options import check_known, named_object
+from pyspark_flowctl.text_options import check_known, named_object
 
 _ARGUMENT = "producer."
 KNOWN = ("producer", "process", *names_of(READ), f"{_ARGUMENT}ARGUMENT")

@@ -17,8 +17,8 @@ from flowctl.delivery.reading import Piece
 from flowctl.errors import RetryLater
 from flowctl.failure.callables import is_async
 from pyspark_flowctl.features import arrow_schema
-from pyspark_flowctl.options import named_object
 from pyspark_flowctl.stream_options import StreamOptions
+from pyspark_flowctl.text_options import named_object
 
 # What a stream without process gives out.
 RECORDS_SCHEMA = "partition string, position string, value string"

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 
+from flowctl.cli.click_options import ago, confirmed, decoded
 from flowctl.cli.find_job import load_object
-from flowctl.cli.options import ago, confirmed, decoded
 from flowctl.cli.positions import check_line, position_of, shown
 from flowctl.core.letters import without_redrives
 from flowctl.core.records import PartitionCheckpoint, Position
@@ -23,6 +24,7 @@ from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
 SHOWN_MAX = 40  # about a screen
+_PLACES_SHOWN = 10  # of one partition, in two lines; JSON has all
 DEFAULT_ATTRIBUTE = "sink"
 
 _redis = click.option(
@@ -320,6 +322,7 @@ def _summary(stored: Any) -> dict[str, Any]:
         "epoch": stored.epoch,
         "saved_at_unix_ms": stored.saved_at_unix_ms,
         "records": records,
+        "records_kept_nowhere": stored.checkpoint.records_kept_nowhere,
         "redriven": stored.checkpoint.records - records,
         "partitions": len(stored.checkpoint.partitions),
     }
@@ -328,14 +331,18 @@ def _summary(stored: Any) -> dict[str, Any]:
 def _plain(partition: PartitionCheckpoint) -> dict[str, Any]:
     acked = [{"first": a.first, "last": a.last, "records": a.records} for a in partition.acked]
     plain = {"position": partition.position, "records": partition.records, "acked": acked}
+    if nowhere := [span for span in partition.lost if span.records]:
+        plain["kept_nowhere"] = [msgspec.structs.asdict(span) for span in nowhere]
     return plain if partition.end is None else plain | {"end": partition.end}
 
 
 def _headline(summary: dict[str, Any]) -> str:
     again = f" ({count(redriven)} redriven)" if (redriven := summary["redriven"]) else ""
+    nowhere = summary["records_kept_nowhere"]
     return " · ".join(
         (
             counted(summary["records"], "record") + again,
+            *([f"{count(nowhere)} rejected and kept nowhere"] if nowhere else []),
             counted(summary["partitions"], "partition"),
             f"saved {ago(summary['saved_at_unix_ms'])} ago",
             f"epoch {summary['epoch']}",
@@ -368,6 +375,8 @@ def print_partitions(
         # A stable sort: by name within each kind.
         names = sorted(names, key=lambda name: _rank(partitions[name]))[:shown_max]
     _print_table([("partition", "position", "records", "acked above")], names, partitions)
+    for name in [name for name in names if partitions[name].records_kept_nowhere]:
+        click.echo(f"{printable(name)}: {_kept_nowhere(partitions[name])}")
     left = len(partitions) - len(names)
     if left:
         ended = sum(1 for state in partitions.values() if state.end is not None)
@@ -377,9 +386,21 @@ def print_partitions(
         )
 
 
+def _kept_nowhere(state: PartitionCheckpoint) -> str:
+    spans = [span for span in state.lost if span.records]
+    told = [
+        shown(span.first)
+        + (f" to {shown(span.last)} ({count(span.records)})" if span.records > 1 else "")
+        for span in spans[:_PLACES_SHOWN]
+    ]
+    more = ", …" if len(spans) > _PLACES_SHOWN else ""
+    number = counted(state.records_kept_nowhere, "record")
+    return f"{number} rejected and kept nowhere, at {', '.join(told)}{more}"
+
+
 def _rank(state: PartitionCheckpoint) -> int:
-    """Partitions with holes come first, those read to the end last."""
-    return 0 if state.acked else 1 if state.end is None else 2
+    """Those with holes, or with something to settle, come first, those read to the end last."""
+    return 0 if state.acked or state.records_kept_nowhere else 1 if state.end is None else 2
 
 
 def _print_table(

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from flowctl.cli.options import ago, confirmed, decoded, is_full
+from flowctl.cli.click_options import ago, confirmed, decoded, is_full
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.core.positions import show as shown
 from flowctl.core.records import Position

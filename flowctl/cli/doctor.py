@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from flowctl.cli.options import Seconds
+from flowctl.cli.click_options import Seconds
 from flowctl.errors import (
     EXIT_FAILED,
     EXIT_FINISHED,

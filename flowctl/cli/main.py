@@ -24,8 +24,8 @@ import click
 
 import flowctl
 from flowctl.adapters import load_adapter
-from flowctl.cli.leaving import leave
-from flowctl.cli.options import is_full
+from flowctl.cli.click_options import is_full
+from flowctl.cli.exiting import leave
 from flowctl.errors import (
     EXIT_FAILED,
     EXIT_FINISHED,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from flowctl.cli.options import decoded
+from flowctl.cli.click_options import decoded
 from flowctl.errors import ConfigError, InfrastructureError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.text import printable
@@ -38,7 +38,10 @@ def show_command(name: str, out: str, *, everything: bool, as_json: bool) -> Non
     with _reading(out):
         found = _results(name, out)
         finished, files, left = found.finished(), found.files(), found.leftovers()
-        done = finished.rows_in if finished else sum(one.records for one in found.entries())
+        entries = [] if finished else found.entries()
+    done = finished.rows_in if finished else sum(one.records for one in entries)
+    of_entries = sum(one.kept_nowhere for one in entries)
+    nowhere = finished.rows_kept_nowhere if finished else of_entries
     rows = sum(file.rows for file in files)
     if as_json:
         told = {
@@ -46,6 +49,7 @@ def show_command(name: str, out: str, *, everything: bool, as_json: bool) -> Non
             "is_finished": finished is not None,
             "rows_in": done,
             "rows": rows,
+            "rows_kept_nowhere": nowhere,
             "files": [
                 {"file": file.file, "rows": file.rows, "bytes": file.bytes} for file in files
             ],
@@ -56,6 +60,7 @@ def show_command(name: str, out: str, *, everything: bool, as_json: bool) -> Non
     click.echo(
         f"{printable(name)} · {state} · {counted(done, 'row')} in · {counted(rows, 'row')} out in"
         f" {counted(len(files), 'file')}"
+        + (f" · {count(nowhere)} rejected and kept nowhere" if nowhere else "")
     )
     shown = files if everything else files[:_LISTED]
     for file in shown:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from flowctl import logs
-from flowctl.cli.options import check_writable
+from flowctl.cli.click_options import check_writable
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
@@ -18,7 +18,7 @@ from flowctl.errors import (
     ConfigError,
 )
 from flowctl.instrumentation.numbers import counted
-from flowctl.instrumentation.summary import earlier_losses, losses_of
+from flowctl.instrumentation.summary import earlier_losses_of, losses_of
 from flowctl.instrumentation.text import printable, shown_command
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def run(
       0    finished; no record was lost, or no more than --fail-over allows
       1    failed, or more records were lost than --fail-over allows
       2    wrong usage: an argument, a setting
-      3    finished, but records were rejected or dead-lettered, or dead letters of earlier
-           runs are still open
+      3    finished, but records were rejected or dead-lettered; or earlier runs did that, and
+           nobody has settled it: letters are open, or what was kept nowhere is not done again
       130  interrupted and saved
     """
     from flowctl.cli.find_job import load_spout
@@ -123,11 +123,7 @@ def run_spout(
         return EXIT_INTERRUPTED
     finally:
         spout.checkpoint.close()
-    facts = (
-        losses_of(report),
-        earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint),
-    )
-    lost = " · ".join(fact for fact in facts if fact)
+    lost = " · ".join(fact for fact in (losses_of(report), *earlier_losses_of(report)) if fact)
     if not lost or spout.settings.loss.fail_over is not None:
         return EXIT_FINISHED
     if view == "quiet":

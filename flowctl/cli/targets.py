@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from flowctl.cli.options import Seconds, decoded
+from flowctl.cli.click_options import Seconds, decoded
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.figures import StoredTarget
 from flowctl.core.pacing.leases import Sums

@@ -33,11 +33,12 @@ class Completion:
             self.complete(flow_tuple, now_s)
             return
         self._tell(flow_tuple, bolt, ack, now_s)
-        if self._failures.has_dead_letter and not flow_tuple.is_given_up:
+        if self._failures.has_dead_letter:
             self._complete_parts(flow_tuple, self._without(flow_tuple, ack.rejected, now_s), now_s)
         else:
-            last = ack.rejected[-1].index
-            self._supply.note_given_up(flow_tuple.cut.part(last, last + 1))
+            for one in ack.rejected:
+                cut = flow_tuple.cut.part(one.index, one.index + 1)
+                self._supply.note_lost(cut, is_kept=False)
             self.complete(flow_tuple, now_s)
 
     def complete(self, flow_tuple: FlowTuple, now_s: float) -> None:

@@ -257,7 +257,7 @@ class Failures:
 
     def note_dead_lettered(self, flow_tuple: FlowTuple, now_s: float) -> None:
         """Count and report a tuple that is safe in the dead letter."""
-        self._book.supply.note_given_up(flow_tuple.cut)
+        self._book.supply.note_lost(flow_tuple.cut, is_kept=True)
         counters = self._book.counters
         if not flow_tuple.faults:  # rejected, which was counted and reported before
             counters.records_rejected_kept += 1

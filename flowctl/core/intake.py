@@ -10,7 +10,7 @@ from flowctl.core.buffer import NO_SIZE, Cut, SendBuffer, sizes_of
 from flowctl.core.events import FlowEvent, IntakePaused, IntakeResumed
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.ledger import PartitionLedger
-from flowctl.core.positions import latest
+from flowctl.core.lost import kept_nowhere, with_lost
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import BufferSettings
 
@@ -234,14 +234,16 @@ class Intake:
 
     def given_up(self, partition: str) -> Position | None:
         """The last position of ``partition`` that was given up or rejected; None: none was."""
-        return self.ledgers[partition].given_up if self._commits_acked else None
+        lost = self.ledgers[partition].lost if self._commits_acked else ()
+        return lost[-1].last if lost else None
 
-    def note_given_up(self, cut: Cut) -> None:
-        """The records of ``cut`` count as done, but were given up or rejected."""
-        if not self._commits_acked:
-            return  # no sink is told what was acked
-        ledger = self.ledgers[cut.partition]
-        ledger.given_up = latest(ledger.given_up, cut.records[-1].position)
+    def note_lost(self, cut: Cut, *, is_kept: bool) -> None:
+        """See :class:`flowctl.core.supply.Supply`."""
+        ledger = self.ledgers.get(cut.partition)
+        if ledger is None:
+            return  # it counted as done when it was read, and is read elsewhere now
+        for record in cut.records[-1:] if is_kept else cut.records:
+            ledger.lost = with_lost(ledger.lost, record.position, is_kept=is_kept)
         self._moved.add(cut.partition)
 
     def uncommitted_of(self, partition: str) -> int:
@@ -285,6 +287,12 @@ class Intake:
     def _state(self, partition: str) -> PartitionCheckpoint | None:
         ledger = self.ledgers.get(partition)
         return ledger.checkpoint() if ledger is not None else self._restored.get(partition)
+
+    @property
+    def records_kept_nowhere(self) -> int:
+        """Records that were rejected while the job had no dead letter, by any run of it."""
+        of_ours = (ledger.lost for ledger in self.ledgers.values())
+        return kept_nowhere(chain(of_ours, (state.lost for state in self._restored.values())))
 
     def overview(self, limit: int) -> dict[str, PartitionCheckpoint]:
         """Return up to ``limit`` partitions, those with acks above the cumulative ack first.

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from flowctl.core.rangeset import RangeSet
-from flowctl.core.records import AckedRange, PartitionCheckpoint, Position, Record
+from flowctl.core.records import AckedRange, LostRange, PartitionCheckpoint, Position, Record
 from flowctl.errors import SourceError
 
 
@@ -32,7 +32,7 @@ class PartitionLedger:
         "cumulative",
         "cumulative_seq",
         "end",
-        "given_up",
+        "lost",
         "mark",
         "next_seq",
         "partition",
@@ -48,7 +48,7 @@ class PartitionLedger:
         self.skipped: int = 0  # records read again though an earlier run had acked them
         self.end: Position | None = None  # what the source gave with the end; None: not there yet
         self.mark: Position | None = restored.mark  # by which the source recognises it
-        self.given_up: Position | None = restored.given_up  # the last, see PartitionCheckpoint
+        self.lost: tuple[LostRange, ...] = restored.lost
         self._acked = RangeSet()
         self._above = 0  # records in it
         self._first_at: dict[int, Position] = {}  # range start → its first position
@@ -193,5 +193,5 @@ class PartitionLedger:
         mark = self.mark if end is None else None
         return PartitionCheckpoint(
             self.cumulative, self.cumulative_seq, live + tuple(self._restored), end, mark,
-            self.given_up,
+            self.lost,
         )  # fmt: skip

@@ -139,6 +139,17 @@ class AckedRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     records: int
 
 
+class LostRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Records from ``first`` to ``last``, both inclusive, that are done without their effect.
+
+    ``records`` of them were rejected and are kept nowhere; 0: the dead letter has them.
+    """
+
+    first: Position
+    last: Position
+    records: int
+
+
 class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """How far one source partition is done.
 
@@ -147,8 +158,8 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
     selective acks above it, in order, disjoint.  ``end`` is what the source gave with its end
     (:class:`flowctl.ports.SourceChunk`), once all records before it are acked; None: there may be
     more to read.  ``mark`` is the newest that the source gave to recognise the partition by, while
-    there is no end.  ``given_up`` is the last record that counts as done although it was given
-    up or rejected: no sink may take it for written (``Span.unsettled``).
+    there is no end.  ``lost`` is where records count as done although they were given up or
+    rejected (:mod:`flowctl.core.lost`), in order, disjoint.
     """
 
     position: Position | None = None
@@ -156,7 +167,20 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
     acked: tuple[AckedRange, ...] = ()
     end: Position | None = None
     mark: Position | None = None
-    given_up: Position | None = None
+    lost: tuple[LostRange, ...] = ()
+
+    @property
+    def given_up(self) -> Position | None:
+        """The last record that was given up or rejected, or None.
+
+        No sink may take it, and what lies before it, for written (``Span.unsettled``).
+        """
+        return self.lost[-1].last if self.lost else None
+
+    @property
+    def records_kept_nowhere(self) -> int:
+        """Records that were rejected while the job had no dead letter."""
+        return sum([span.records for span in self.lost])
 
     @property
     def records_done(self) -> int:
@@ -177,11 +201,17 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
         above = [span.records for each in partitions if each.acked for span in each.acked]
         return sum([each.records for each in partitions]) + sum(above)
 
+    @property
+    def records_kept_nowhere(self) -> int:
+        """Records that were rejected while the job had no dead letter, by any run of it."""
+        return sum([each.records_kept_nowhere for each in self.partitions.values() if each.lost])
+
 
 class Receipts(msgspec.Struct, frozen=True, gc=False):
     """What ``process`` gave to be kept with the ``records`` in ``[start, stop)``, now done.
 
     But the positions ``apart`` are not: they were rejected, and wait for the dead letter.
+    ``kept_nowhere`` of the records were rejected, and there is no dead letter.
     """
 
     partition: str
@@ -190,3 +220,4 @@ class Receipts(msgspec.Struct, frozen=True, gc=False):
     records: int
     receipts: Sequence[bytes]
     apart: Sequence[int] = ()
+    kept_nowhere: int = 0

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from flowctl.core.lost import lost_through
 from flowctl.core.positions import encode, show
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position
 from flowctl.errors import ConfigError, FencedError, InternalError
@@ -67,7 +68,8 @@ def set_back(
 ) -> PartitionCheckpoint:
     """Return the state of ``partition`` once it is back at ``position``.
 
-    How many records were done before another position than the saved one is unknown: 0.
+    How many records were done before another position than the saved one is unknown: 0.  What was
+    lost after it is done again, and counts no more.
     """
     before = partitions.get(partition)
     if before is None:
@@ -76,7 +78,7 @@ def set_back(
     if _sort_key(position) > _sort_key(before.position):
         raise ahead(position, before.position)
     kept_records = before.records if position == before.position else 0
-    return PartitionCheckpoint(position, kept_records, given_up=before.given_up)
+    return PartitionCheckpoint(position, kept_records, lost=lost_through(before.lost, position))
 
 
 # -- Refusals ----------------------------------------------------------------------------------

@@ -36,8 +36,11 @@ class Supply(Protocol):
     def given_up(self, partition: str) -> Position | None:
         """The last position of ``partition`` that was given up or rejected, if that is known."""
 
-    def note_given_up(self, cut: Cut) -> None:
-        """The records of ``cut`` count as done, but were given up or rejected."""
+    def note_lost(self, cut: Cut, *, is_kept: bool) -> None:
+        """The records of ``cut`` count as done, but were given up or rejected.
+
+        ``is_kept``: the dead letter has them; otherwise nobody.
+        """
 
     def end(self) -> None:
         """No more records will come."""
@@ -92,7 +95,7 @@ class Backlog:
         del partition
         return None
 
-    def note_given_up(self, cut: Cut) -> None:
+    def note_lost(self, cut: Cut, *, is_kept: bool) -> None:
         """See :class:`Supply`; not noted."""
 
     def end(self) -> None:

@@ -27,7 +27,7 @@ from flowctl.core.positions import show
 from flowctl.core.records import Position
 from flowctl.instrumentation import summary
 from flowctl.instrumentation.call_lines import call_lines, dear_call, target_lines
-from flowctl.instrumentation.events import EventLogger, repeated, sentence
+from flowctl.instrumentation.event_text import EventLogger, repeated, sentence
 from flowctl.instrumentation.numbers import (
     bar,
     clock,

@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from flowctl import logs
-from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.event_text import EventLogger
 from flowctl.logs import LOGGER, StdlibLogger, is_handled
 
 if TYPE_CHECKING:
-    from flowctl.instrumentation.events import EventLogger
+    from flowctl.instrumentation.event_text import EventLogger
 
 
 def get_logger() -> EventLogger:
@@ -165,7 +165,7 @@ def _without_flow_events(logger: Any, method: str, fields: Any) -> Any:
 
 
 def _is_flow_event(event: str) -> bool:
-    from flowctl.instrumentation.events import NAMES, RUN_EVENTS
+    from flowctl.instrumentation.event_text import NAMES, RUN_EVENTS
 
     return event in RUN_EVENTS or event in NAMES.values()
 

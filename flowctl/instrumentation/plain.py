@@ -11,7 +11,7 @@ from typing import TextIO
 from flowctl.core import events as ev
 from flowctl.instrumentation import summary
 from flowctl.instrumentation.call_lines import call_lines, dear_call, target_lines
-from flowctl.instrumentation.events import EventLogger, name_of, repeated, sentence
+from flowctl.instrumentation.event_text import EventLogger, name_of, repeated, sentence
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
 from flowctl.instrumentation.slow_bolts import claim, condition, slow_bolts, target_holds_back

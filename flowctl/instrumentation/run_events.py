@@ -1,7 +1,7 @@
 """A run's beginning, progress and end as structlog events, for machines.
 
-Their names and fields are public, like those of ``instrumentation/events.py``.  Each has the job
-and the wall-clock time, so that the runs of many hosts can be merged.
+Their names and fields are public, like those of ``instrumentation/event_text.py``.  Each has the
+job and the wall-clock time, so that the runs of many hosts can be merged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 import flowctl
 from flowctl.config import Settings, name_of
 from flowctl.errors import without_secrets
-from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.event_text import EventLogger
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.snapshot import Report, Snapshot
 

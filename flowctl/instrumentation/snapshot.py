@@ -208,7 +208,9 @@ class Report(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     calls_overdue: int = 0  # took longer than call.timeout_s
     loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
     dead_letters_hint: str = ""  # the command that shows them; "" if there is none
-    records_kept_nowhere: int = 0  # rejected without a dead letter
+    records_kept_nowhere: int = 0  # rejected by this run, without a dead letter
+    # The same of earlier runs: until a rewind or a clear has them done again.
+    records_kept_nowhere_before: int = 0
     letters_open: int = 0  # of all runs: neither dropped nor processed again
     started_at: str = ""  # wall clock, ISO 8601 in UTC; "": the run did not begin
     ended_at: str = ""

@@ -63,9 +63,12 @@ def place_lines(store: object) -> list[str]:
 
 def resume_line(restored: Checkpoint) -> str:
     """Return what a resumed run finds done; dead letters that were redriven count once."""
+    nowhere = restored.records_kept_nowhere
     restored = without_redrives(restored)
     above = sum(span.records for p in restored.partitions.values() for span in p.acked)
-    return f"resumed: {count(restored.records)} records done before, {count(above)} above a hole"
+    lost = f", {count(nowhere)} rejected and kept nowhere" if nowhere else ""
+    done = count(restored.records)
+    return f"resumed: {done} records done before, {count(above)} above a hole{lost}"
 
 
 def _outcome(report: Report) -> str:
@@ -115,13 +118,21 @@ def _tuples(report: Report) -> str:
 def _losses(report: Report) -> list[str]:
     """What was left out, where it is, and why."""
     what = losses_of(report)
-    earlier = earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint)
     hint = f" (see `{report.dead_letters_hint}`)" if report.dead_letters_hint else ""
     found = [what + hint] if what else []
     reasons = [f"{told.reason} ({count(told.records)})" for told in report.loss_reasons]
     if reasons:
         found.append(f"most frequent: {' · '.join(reasons)}")
-    return [*found, earlier] if earlier else found
+    return found + earlier_losses_of(report)
+
+
+def earlier_losses_of(report: Report) -> list[str]:
+    """Return what earlier runs left out and nobody has settled, a line each."""
+    earlier = (
+        earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint),
+        earlier_kept_nowhere(report.records_kept_nowhere_before, report.job),
+    )
+    return [line for line in earlier if line]
 
 
 def losses_of(report: Report) -> str:
@@ -149,6 +160,18 @@ def earlier_losses(letters: int, hint: str) -> str:
     are = "is" if letters == 1 else "are"
     where = f": {hint}" if hint else ""
     return f"{counted(letters, 'dead letter')} of earlier runs {are} still open{where}"
+
+
+def earlier_kept_nowhere(records: int, job: str) -> str:
+    """Return ``3 records of earlier runs were rejected and kept nowhere: … says which``, or ""."""
+    if not records:
+        return ""
+    were = "was" if records == 1 else "were"
+    show = f"`flowctl checkpoint show {shown_command([job])}`"
+    return (
+        f"{counted(records, 'record')} of earlier runs {were} rejected and kept nowhere: {show}"
+        " says which, and a rewind has them processed again"
+    )
 
 
 def _quietly(report: Report) -> list[str]:

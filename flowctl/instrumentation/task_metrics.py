@@ -15,7 +15,7 @@ import msgspec
 
 from flowctl.core.trees.settlement import Sum, Watched
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.event_text import EventLogger
 from flowctl.instrumentation.logging import get_logger
 
 # -- ticks -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Literal, TextIO
 from flowctl.core.events import FlowEvent
 from flowctl.errors import ConfigError
 from flowctl.instrumentation import numbers
-from flowctl.instrumentation.events import EventLogger, log_event, log_repeats
+from flowctl.instrumentation.event_text import EventLogger, log_event, log_repeats
 from flowctl.instrumentation.failure_groups import Repeats
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.snapshot import Report, Snapshot, View

@@ -4,7 +4,9 @@ A file of a directory has a line for people and a body of msgpack::
 
     flowctl checkpoint 1 9f1c03aa 1042\\n     version, checksum of all behind it, revision
     [job, epoch, saved_at_unix_ms]          epoch: generation of ownership, only rises
-    [[partition, position, records, acked, end, mark, given_up], ...]
+    [[partition, position, records, acked, end, mark, given_up, lost], ...]
+
+``given_up`` is the last place of ``lost``: older versions know only that.
 
 ``revision`` rises with every write.  A driver that finds the line that it wrote last knows that the
 rest is unchanged too, and reads no further.
@@ -34,7 +36,13 @@ import msgspec
 from flowctl import disk
 from flowctl.arguments import check_arguments
 from flowctl.checksums import crc32
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
+from flowctl.core.records import (
+    AckedRange,
+    Checkpoint,
+    LostRange,
+    PartitionCheckpoint,
+    Position,
+)
 from flowctl.core.stored_job import StoredJob, acquired, no_name, saved
 from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, JobError
 from flowctl.runtime.memory_store import StateStore
@@ -44,7 +52,7 @@ DIRECTORY_VARIABLE: Final = "FLOWCTL_CHECKPOINTS"
 DEFAULT_DIRECTORY: Final = Path(".flowctl", "checkpoints")
 LOCK_TIMEOUT_S: Final = 10.0  # a save holds it for some milliseconds: only a frozen one is longer
 _SUFFIX: Final = ".checkpoint"
-_VERSION: Final = 1
+VERSION: Final = 1
 _VERSION_OF: Final = re.compile(rb"flowctl checkpoint (\d{1,9})[ \n]")
 _LINE: Final = re.compile(rb"flowctl checkpoint 1 (?P<crc>[0-9a-f]{8}) (?P<revision>\d{1,18})\n")
 _LINE_BYTES_MAX: Final = 64
@@ -65,6 +73,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: Position | None
     mark: Position | None
     given_up: Position | None
+    lost: tuple[LostRange, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -247,7 +256,7 @@ class FileCheckpointStore(StateStore):
         body = b"\x92" + head + count + b"".join(rows.values())
         revision = found.revision + 1
         checksum = crc32(_raw(stored.job), b"%d\n" % revision + body)
-        line = b"flowctl checkpoint %d %08x %d\n" % (_VERSION, checksum, revision)
+        line = b"flowctl checkpoint %d %08x %d\n" % (VERSION, checksum, revision)
         disk.replace(path, line + body)
         return _Held(line, stored, rows)
 
@@ -295,6 +304,7 @@ def _row(name: str, state: PartitionCheckpoint) -> bytes:
         state.end,
         state.mark,
         state.given_up,
+        state.lost,
     )
     try:
         return _encode(row)
@@ -315,9 +325,9 @@ def _first_line(path: str) -> bytes:
 
 def _decoded(path: str, job: str, raw: bytes) -> tuple[bytes, StoredJob]:
     version = _VERSION_OF.match(raw)
-    if version is not None and int(version[1]) != _VERSION:
+    if version is not None and int(version[1]) != VERSION:
         raise CheckpointCorruptError(
-            f"{path} has format version {int(version[1])}; this flowctl reads {_VERSION}.",
+            f"{path} has format version {int(version[1])}; this flowctl reads {VERSION}.",
             remedy=f"Install the flowctl that wrote it, or clear it with `{_clear(job)}`.",
         )
     line = _LINE.match(raw)
@@ -331,7 +341,7 @@ def _decoded(path: str, job: str, raw: bytes) -> tuple[bytes, StoredJob]:
         _corrupt(path, job, f"it does not decode ({error})")
     partitions = {
         row.partition.decode("utf-8", "surrogateescape"): PartitionCheckpoint(
-            row.position, row.records, row.acked, row.end, row.mark, row.given_up
+            row.position, row.records, row.acked, row.end, row.mark, _lost(row)
         )
         for row in rows
     }
@@ -341,6 +351,13 @@ def _decoded(path: str, job: str, raw: bytes) -> tuple[bytes, StoredJob]:
         saved_at_unix_ms=head.saved_at_unix_ms,
         checkpoint=Checkpoint(partitions),
     )
+
+
+def _lost(row: _Row) -> tuple[LostRange, ...]:
+    """What an older version wrote says only what was given up last."""
+    if row.lost or row.given_up is None:
+        return row.lost
+    return (LostRange(row.given_up, row.given_up, 0),)
 
 
 def _corrupt(path: str, job: str, problem: str) -> NoReturn:

@@ -14,7 +14,7 @@ from flowctl.errors import ConfigError, InfrastructureError, TooManyLostError
 from flowctl.instrumentation.failure_groups import Reasons
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.snapshot import Report
-from flowctl.instrumentation.summary import earlier_losses, losses
+from flowctl.instrumentation.summary import earlier_kept_nowhere, earlier_losses, losses
 from flowctl.ports import CountingDeadLetter, DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
 
@@ -87,6 +87,7 @@ class Losses:
         self._job = job
         self._records_before = records_before
         self._letters_open = 0  # when the run ended
+        self._kept_nowhere_before = 0  # rejected by earlier runs, and not done again
         self._reasons = Reasons()
 
     def take(self, event: FlowEvent) -> None:
@@ -96,7 +97,7 @@ class Losses:
     def is_too_many(self, counters: Counters, *, at_end: bool = False) -> bool:
         """Whether more was left out than allowed.
 
-        Letters of earlier runs count only at the end: this run may process them again.
+        What earlier runs left out counts only at the end: this run may process letters again.
         """
         if self._budget is None:
             return False
@@ -105,8 +106,9 @@ class Losses:
         return self._budget.is_exceeded(lost, done, at_end=at_end)
 
     def _earlier(self, counters: Counters) -> int:
-        """How many open letters were not written by this run."""
-        return max(0, self._letters_open - counters.records_lost)
+        """How many records earlier runs left out, and nobody has settled since."""
+        letters = max(0, self._letters_open - counters.records_lost)
+        return letters + self._kept_nowhere_before
 
     def enforce(self, control: RunControl) -> None:
         """Stop the run if too much was left out, even if no further loss reveals it.
@@ -120,11 +122,16 @@ class Losses:
         if is_over and not control.stopping.is_set():
             control.fail(stopped())
 
-    def verdict(self, error: BaseException | None, counters: Counters) -> BaseException | None:
+    def verdict(
+        self, error: BaseException | None, counters: Counters, kept_nowhere: int = 0
+    ) -> BaseException | None:
         """Return what ended a run: ``error``, with the final numbers, or the losses.
 
-        If losses ended the run, the error says how many there were in the end.
+        ``kept_nowhere``: so many were rejected by all runs and are in no dead letter.  If losses
+        ended the run, the error says how many there were in the end.
         """
+        ours = counters.records_rejected if self._dead_letter is None else 0
+        self._kept_nowhere_before = max(0, kept_nowhere - ours)
         uncounted = self._count_letters()
         if error is None and uncounted is not None:
             return uncounted
@@ -156,7 +163,8 @@ class Losses:
         runs = "all runs" if self._records_before else "this run"
         facts = (
             losses(counters.records_rejected, counters.records_dead_lettered),
-            earlier_losses(self._earlier(counters), ""),
+            earlier_losses(self._earlier(counters) - self._kept_nowhere_before, ""),
+            earlier_kept_nowhere(self._kept_nowhere_before, self._job),
         )
         what = " · ".join(fact for fact in facts if fact)
         why = "; ".join(
@@ -190,6 +198,7 @@ class Losses:
             dead_letters_hint=hint,
             letters_open=self._letters_open,
             records_kept_nowhere=report.records_rejected if port is None else 0,
+            records_kept_nowhere_before=self._kept_nowhere_before,
         )
 
 

@@ -117,6 +117,8 @@ class ManualSpout:
             chance=random.random,
         )
         self._control = RunControl(self._core, clock=clock, restored=restored)
+        if nowhere := restored.records_kept_nowhere:  # here nobody else says it
+            self._logger.warning("records_kept_nowhere", job=self.name, records=nowhere)
         if self.listener is not None:
             self._notifier = ListenerNotifier(self.listener)
             self._notifier.opened(self.name, restored)

@@ -22,7 +22,7 @@ from flowctl.core.sizing import is_dear
 from flowctl.core.state import Liveness
 from flowctl.core.times import Histogram
 from flowctl.errors import without_secrets
-from flowctl.instrumentation.events import down_reason
+from flowctl.instrumentation.event_text import down_reason
 from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,

@@ -108,7 +108,9 @@ class ReceiptStore:
 
     def _append(self, entry: Receipts) -> None:
         span = (entry.start, entry.stop)
-        whole = Entry(entry.partition, *span, entry.records, tuple(entry.receipts))
+        whole = Entry(
+            entry.partition, *span, entry.records, tuple(entry.receipts), entry.kept_nowhere
+        )
         covered = self._covered.setdefault(entry.partition, RangeSet())
         free = missing({entry.partition: span}, {entry.partition: covered})
         if free != [(entry.partition, *span)]:

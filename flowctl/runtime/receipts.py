@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from flowctl.core.rangeset import RangeSet
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
+from flowctl.core.records import AckedRange, Checkpoint, LostRange, PartitionCheckpoint
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -20,6 +20,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     ``receipts`` together hold all results of it: there are none for what was left out.  An empty
     span with receipts is possible too, if all else of a part is settled otherwise.
+    ``kept_nowhere`` of its records were rejected and are in no dead letter.
     """
 
     partition: str
@@ -27,6 +28,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     stop: int
     records: int
     receipts: tuple[bytes, ...] = ()
+    kept_nowhere: int = 0
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +98,7 @@ def flaw(extents: Mapping[str, tuple[int, int]], entries: Sequence[Entry]) -> st
 def pieces_of(whole: Entry, apart: Iterable[int]) -> list[Entry]:
     """Return ``whole`` without the positions ``apart``, which are not done yet.
 
-    The first piece holds the receipts; records are shared out by length.
+    The first piece holds the receipts, and what is kept nowhere; records are shared out by length.
     """
     spans, at = [], whole.start
     for position in sorted(apart):
@@ -105,11 +107,11 @@ def pieces_of(whole: Entry, apart: Iterable[int]) -> list[Entry]:
         at = position + 1
     if at < whole.stop or not spans:
         spans.append((at, max(at, whole.stop)))
-    made, receipts = [], whole.receipts
+    made, rest = [], (whole.receipts, whole.kept_nowhere)
     for start, stop in spans:
         records = round(whole.records * (stop - start) / (whole.stop - whole.start))
-        made.append(Entry(whole.partition, start, stop, records, receipts))
-        receipts = ()
+        made.append(Entry(whole.partition, start, stop, records, *rest))
+        rest = ((), 0)
     return made
 
 
@@ -146,11 +148,17 @@ def adopted(entries: Sequence[Entry]) -> Checkpoint:
     ledger that begins elsewhere takes as well.
     """
     partitions = {}
+    lost: dict[str, list[LostRange]] = {}
+    for one in sorted(entries, key=lambda one: (one.partition, one.start)):
+        if one.kept_nowhere:
+            place = LostRange(one.start, one.stop - 1, one.kept_nowhere)
+            lost.setdefault(one.partition, []).append(place)
     for partition, (first, *rest) in _merged(entries).items():
+        places = tuple(lost.get(partition, ()))
         if first.first == 0:
-            state = PartitionCheckpoint(first.last, first.records, tuple(rest))
+            state = PartitionCheckpoint(first.last, first.records, tuple(rest), lost=places)
         else:
-            state = PartitionCheckpoint(None, 0, (first, *rest))
+            state = PartitionCheckpoint(None, 0, (first, *rest), lost=places)
         partitions[partition] = state
     return Checkpoint(partitions)
 
@@ -193,6 +201,7 @@ def compacted(entries: Sequence[Entry]) -> list[Entry]:
                 entry.stop,
                 last.records + entry.records,
                 last.receipts + entry.receipts,
+                last.kept_nowhere + entry.kept_nowhere,
             )
         else:
             result.append(entry)

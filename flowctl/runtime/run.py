@@ -282,7 +282,8 @@ class Run:
         self._letters_first.settle(self.control.saved)
         if self._letters_first.problem:
             self._say(self._letters_first.problem)
-        error = self._losses.verdict(error, self.control.core.counters)
+        core = self.control.core
+        error = self._losses.verdict(error, core.counters, core.intake.records_kept_nowhere)
         if self.save_error not in (None, error):
             self._say(f"the last save failed: {self.save_error}")
         return error
@@ -313,8 +314,11 @@ class Run:
         if self._sender is None or not self._sender.ident:
             return
         self._sender.join()
-        if not self.control.core.guarantee.commits_on_interval:
-            return  # all that was sent was saved before
+        core = self.control.core
+        if not core.guarantee.commits_on_interval and (
+            core.intake.is_held or not core.counters.records_rejected
+        ):
+            return  # all that was sent was saved before, but not what became of it
         if isinstance(self.control.error, FencedError):
             self._rise_above(self.control.error)
             return  # the newer driver's checkpoint stays

@@ -18,7 +18,7 @@ from flowctl.core.events import FlowEvent
 from flowctl.core.messages import Emission, End, Fail
 from flowctl.core.ranges.core import RangeCore
 from flowctl.errors import FlowctlError, SourceError
-from flowctl.instrumentation.events import EventLogger
+from flowctl.instrumentation.event_text import EventLogger
 from flowctl.instrumentation.logging import light_logger
 from flowctl.instrumentation.snapshot import WaitReason, Waits
 from flowctl.runtime.control import RunControl

@@ -20,7 +20,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
+from flowctl.core.records import (
+    AckedRange,
+    Checkpoint,
+    LostRange,
+    PartitionCheckpoint,
+    Position,
+)
 from flowctl.errors import ConfigError, FencedError, InternalError
 from flowctl.ports import CheckpointStore
 
@@ -168,18 +174,28 @@ class CheckpointStoreConformance:
                 store.rewind("job", "a", position)
                 assert store.load("job").partitions["a"].end is None
 
-    def test_what_was_given_up_last_is_kept_also_when_the_partition_is_set_back(
+    def test_what_was_lost_counts_until_the_partition_is_set_back_before_it(
         self, store_factory: StoreFactory
     ) -> None:
-        """So that no sink takes it for written, whatever runs again."""
+        """What is rejected and kept nowhere is told; what is done again counts no more."""
         store = store_factory()
-        for given_up in (4, (7, "x"), "id"):
-            state = PartitionCheckpoint(5, 5, (AckedRange(8, 9, 0),), given_up=given_up)
-            store.save("job", Checkpoint({"a": state}), epoch=store.acquire("job"))
-            assert store_factory().load("job").partitions["a"] == state
-            for position in (5, 3):
-                store.rewind("job", "a", position)
-                assert store.load("job").partitions["a"].given_up == given_up
+        at: Position
+        for at in (4, (7, "x"), "id"):
+            state = PartitionCheckpoint(at, 5, lost=(LostRange(at, at, 2),))
+            store.save("job", Checkpoint({str(at): state}), epoch=store.acquire("job"))
+            assert store_factory().load("job").partitions[str(at)] == state
+        places = (LostRange(2, 2, 1), LostRange(4, 5, 2), LostRange(8, 8, 0))
+        ranges = (AckedRange(8, 9, 2),)
+        state = PartitionCheckpoint(6, 6, ranges, lost=places)
+        store.save("job", Checkpoint({"a": state}), epoch=store.acquire("job"))
+        assert store_factory().load("job").partitions["a"] == state
+        for position, nowhere in ((6, 3), (3, 1)):
+            store.rewind("job", "a", position)
+            found = store_factory().load("job").partitions["a"]
+            # No sink takes for written what it does not know of.
+            assert (found.records_kept_nowhere, found.given_up) == (nowhere, position)
+        store.rewind("job", "a", None)
+        assert store.load("job").partitions["a"] == PartitionCheckpoint()
 
     def test_a_mark_is_kept_until_the_partition_is_set_back(
         self, store_factory: StoreFactory

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
+from flowctl.core.records import AckedRange, Checkpoint, LostRange, PartitionCheckpoint
 from flowctl.errors import ConfigError, FencedError, InternalError
 from flowctl.ports import CheckpointStore
 
@@ -30,11 +30,15 @@ def _checkpoints(draw: st.DrawFn) -> Checkpoint:
         acked = (AckedRange(first, first, 1),) if draw(st.booleans()) else ()
         end = draw(_POSITIONS)
         mark = draw(_POSITIONS)
-        records, given_up = draw(st.integers(0, 3)), draw(_POSITIONS)
-        return PartitionCheckpoint(position, records, acked, end, mark, given_up)
+        records, lost = draw(st.integers(0, 3)), _lost(draw(_POSITIONS), draw(st.integers(0, 2)))
+        return PartitionCheckpoint(position, records, acked, end, mark, lost)
 
     names = draw(st.sets(_NAMES))
     return Checkpoint({name: partition() for name in sorted(names)})
+
+
+def _lost(position: int | None, records: int) -> tuple[LostRange, ...]:
+    return () if position is None else (LostRange(position, position, records),)
 
 
 class _Model:
@@ -60,7 +64,10 @@ class _Model:
         if before is None or _below(before, PartitionCheckpoint(position)):
             return ConfigError
         records = before.records if before.position == position else 0
-        after = {name: PartitionCheckpoint(position, records, given_up=before.given_up)}
+        lost = before.lost
+        if position is None or (lost and lost[0].first > position):  # type: ignore[operator]
+            lost = () if position is None else _lost(position, 0)
+        after = {name: PartitionCheckpoint(position, records, lost=lost)}
         self.checkpoint = Checkpoint(self.checkpoint.partitions | after)
         self.epoch += 1
         return None

@@ -20,11 +20,12 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.config import CheckpointSettings, Settings
 from flowctl.core.settings import GuaranteeSettings, RetrySettings
-from flowctl.errors import ConfigError, JobError, UnrunnableError
+from flowctl.errors import ConfigError, JobError, ProcessError, UnrunnableError
 from flowctl_apply import apply_parquet
 from flowctl_apply._places import LocalPlace
 from flowctl_apply._results import Results
 from flowctl_files import FileDeadLetter
+from tests.cli_parts import flowctl_here
 
 JOB = Path(__file__).parent / "jobs/apply_rows.py"
 SCHEMA = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])
@@ -128,6 +129,34 @@ def test_rejected_rows_are_in_the_dead_letter_and_have_no_result(tmp_path: Path)
     assert sorted(row["id"] for row in rows_in(made.files)) == sorted({*range(2_000)} - sevens)
     kept = letters.file_of("scores").read().of("scores")
     assert {letter.value["id"] for letter in kept} == sevens
+
+
+def test_rows_that_were_rejected_and_kept_nowhere_are_told_by_each_later_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The manifest says so, beside the receipts of their batches: whatever ends the driver."""
+    is_well = False
+
+    def picky(batch: Batch) -> list[tuple[int, str]]:
+        for index, record in enumerate(batch):
+            if record.value["id"] % 100 == 7:
+                batch.reject(index, "a seven")
+            if record.value["id"] == 1_950 and not is_well:
+                raise ValueError("not yet")
+        return [(r.value["id"], "") for r in batch if r.value["id"] % 100 != 7]
+
+    settings = Settings(retry=RetrySettings(attempts_max=1))
+    with pytest.raises(ProcessError):
+        run(tmp_path, picky, settings=settings)
+    is_well = True
+    made = run(tmp_path, picky, settings=settings, keep_results=True)
+    before, now = made.report.records_kept_nowhere_before, made.report.records_kept_nowhere
+    assert before > 0 and before + now == made.rows_kept_nowhere == 20
+    again = run(tmp_path, picky, keep_results=True, view="plain")
+    assert (again.was_done, again.rows_kept_nowhere) == (True, 20)
+    assert "20 of the input rejected and kept nowhere" in capsys.readouterr().err
+    shown = flowctl_here(tmp_path, "receipts", "show", "scores", "--out", str(tmp_path / "out"))
+    assert "20 rejected and kept nowhere" in shown.stdout
 
 
 def test_a_row_that_always_fails_goes_to_the_dead_letter(tmp_path: Path) -> None:

@@ -46,16 +46,6 @@ def test_rejected_records_count_without_a_dead_letter_too() -> None:
         spout(process, settings={"loss.fail_over": "0"}).run(view="off")
 
 
-def test_what_was_rejected_and_kept_nowhere_is_not_counted_by_a_later_run() -> None:
-    """A limit that is told: also of a run that was killed before it could say so."""
-    store = MemoryCheckpointStore()
-    producer = ListProducer(100)
-    process = rejecting(3)
-    assert spout(process, producer=producer, store=store).run(view="off").records_rejected == 1
-    again = spout(process, producer=ListProducer(100), store=store).run(view="off")
-    assert (again.records_rejected, again.records_acked) == (0, 0)
-
-
 def rejecting(position: int) -> Callable[[Batch], None]:
     """Return a process that rejects one record."""
 

@@ -166,7 +166,8 @@ def test_a_receipt_that_is_data_is_refused():
         s.end("b1")
         bolt.wait()
     assert told(s, 1).fails[0].fail.is_fatal
-    assert "a receipt may have 65536" in told(s, 1).fails[0].fail.error
+    problem = "process: returned 1048576 bytes; a receipt may have 65536 at most."
+    assert problem in told(s, 1).fails[0].fail.error
 
 
 def test_times_of_reading_and_processing_are_told_apart():

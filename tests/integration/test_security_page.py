@@ -83,6 +83,6 @@ def test_the_rule_is_enough_for_a_relay(url: str) -> None:
 
 
 def test_the_error_for_a_user_without_rights_proposes_the_same_rule() -> None:
-    from flowctl_redis.faults import _GRANT
+    from flowctl_redis.translated import _GRANT
 
     assert " ".join(rule()[4:]) in _GRANT

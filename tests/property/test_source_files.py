@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flowctl.config import Settings
@@ -38,12 +38,12 @@ from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import ParquetRanges, ParquetRows, TextLines, TextRanges, _text_blocks
 from flowctl_sql import SqlRanges
+from tests.thorough import IS_THOROUGH
 
 pyarrow = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
 Row = tuple[str, int, Any]  # file, place in it, value
-IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 EXAMPLES = settings(max_examples=2_000 if IS_THOROUGH else 50)
 
 
@@ -271,6 +271,12 @@ def naive_lines(name: str, data: bytes, encoding: str | None, errors: str) -> tu
     return rows, 0
 
 
+def is_utf_16(data: bytes) -> bool:
+    """Whether its beginning is ASCII in UTF-16, for all that can be known: that is refused."""
+    zeros = {index % 2 for index, byte in enumerate(data[:10]) if not byte}
+    return len(zeros) == 1 and data[:10].count(0) == len(data[min(zeros) : 10 : 2])
+
+
 CODECS = st.sampled_from(
     [("utf-8", "strict"), ("utf-8", "replace"), ("latin-1", "strict"), (None, "strict")]
 )
@@ -295,6 +301,7 @@ def test_lines(
         for number, (contents, end) in enumerate(files):
             path = folder / f"{number}.log{end}"
             data = data_of(contents, encoding)
+            assume(end or not is_utf_16(data))
             path.write_bytes(PACKED[end](data))
             rows, left = naive_lines(str(path), data, encoding, errors)
             expected += [] if bad else rows  # what stands behind an error is not read

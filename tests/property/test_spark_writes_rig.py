@@ -39,6 +39,7 @@ from pyspark_flowctl.sink_task import Origin
 from pyspark_flowctl.sink_writers import BatchWriter
 from pyspark_flowctl.sinks import FlowSink
 from tests import moody
+from tests.thorough import IS_THOROUGH
 
 _HERE = "tests/property/test_spark_writes_rig.py"
 _CASE = "SPARK_WRITES_CASE"
@@ -236,7 +237,7 @@ def _replayed() -> Case | None:
 
 @pytest.mark.req("S70")
 @settings(
-    max_examples=1 if _CASE in os.environ else 250,
+    max_examples=1 if _CASE in os.environ else 5_000 if IS_THOROUGH else 250,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from flowctl.cli import leaving
+from flowctl.cli import exiting
 
 
 def test_what_runs_at_exit_has_run_before_the_process_is_ended(
@@ -17,7 +17,7 @@ def test_what_runs_at_exit_has_run_before_the_process_is_ended(
     done: list[object] = []
     # A busy machine may need seconds to look for open files; who ends the process then is the
     # next test's.
-    monkeypatch.setattr(leaving, "END_WITHIN_S", 3600.0)
+    monkeypatch.setattr(exiting, "END_WITHIN_S", 3600.0)
     monkeypatch.setattr(threading, "_shutdown", lambda: done.append("threads"))
     monkeypatch.setattr(atexit, "_run_exitfuncs", lambda: done.append("atexit"))
     release = threading.Event()
@@ -25,7 +25,7 @@ def test_what_runs_at_exit_has_run_before_the_process_is_ended(
     other.start()
     try:
         with pytest.raises(SystemExit) as ended:
-            leaving.leave(3, end=done.append)
+            exiting.leave(3, end=done.append)
     finally:
         release.set()
         other.join()
@@ -37,7 +37,7 @@ def test_a_clean_up_that_never_ends_does_not_keep_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Kind: a shutdown that waits for a thread."""
-    monkeypatch.setattr(leaving, "END_WITHIN_S", 0.0)
+    monkeypatch.setattr(exiting, "END_WITHIN_S", 0.0)
     monkeypatch.setattr(threading, "_shutdown", lambda: None)
     codes: list[int] = []
     ended = threading.Event()
@@ -53,7 +53,7 @@ def test_a_clean_up_that_never_ends_does_not_keep_the_process(
     other.start()
     try:
         with pytest.raises(SystemExit):
-            leaving.leave(130, end=end)
+            exiting.leave(130, end=end)
     finally:
         release.set()
         other.join()
@@ -63,5 +63,5 @@ def test_a_clean_up_that_never_ends_does_not_keep_the_process(
 def test_without_other_threads_python_ends_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread()])
     with pytest.raises(SystemExit) as ended:
-        leaving.leave(2, end=lambda code: sys.exit("not reached"))
+        exiting.leave(2, end=lambda code: sys.exit("not reached"))
     assert ended.value.code == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowctl.cli.options import check_writable
+from flowctl.cli.click_options import check_writable
 from flowctl.errors import ConfigError
 
 

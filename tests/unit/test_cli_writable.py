@@ -9,8 +9,8 @@ import click
 import pytest
 
 from flowctl.cli import main as cli_main
+from flowctl.cli.click_options import write
 from flowctl.cli.dlq import _reading
-from flowctl.cli.options import write
 from flowctl.errors import EXIT_FAILED, EXIT_USAGE, InfrastructureError
 
 

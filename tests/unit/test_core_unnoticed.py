@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState, StateChanged, TupleExpired
-from flowctl.core.messages import Emission
+from flowctl.core.messages import DetailedAck, Emission, Rejected
 from flowctl.core.records import AckOutcome, Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.runtime.checkpointer import Checkpointer
@@ -51,6 +51,25 @@ def test_nor_does_it_count_when_it_was_acked_while_it_was_written() -> None:
     assert driver.ack(first) is AckOutcome.LATE
     driver.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=driver.clock())
     assert (driver.core.counters.tuples_dead_lettered, driver.core.counters.records_acked) == (0, 1)
+
+
+@pytest.mark.req("S109")
+def test_what_it_rejected_is_kept_though_the_tuple_had_been_given_up_meanwhile() -> None:
+    """The bolt acks late, without a record that it rejected: a dead letter gets that one."""
+    driver = Driver("b1", "b2", has_dead_letter=True, timeout_rule="clock", retry_attempts_max=1)
+    driver.offer(1)
+    [first] = driver.emit()
+    driver.wait(4.0)
+    [second] = driver.emit()
+    assert driver.fail(second) is AckOutcome.GAVE_UP
+    ack = DetailedAck(first.tuple_id, first.attempt, rejected=[Rejected(0, "not wanted")])
+    assert driver.core.on_ack(first.bolt, 1, ack, now_s=driver.clock()) is AckOutcome.LATE
+    dead = driver.core.poll_dead_letter()
+    assert dead is not None and dead.gave_up.reason == "rejected: not wanted"
+    assert driver.position() is None, "it is not done before it is kept"
+    driver.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=driver.clock())
+    assert driver.position() == 1
+    assert driver.core.checkpoint().records_kept_nowhere == 0
 
 
 # -- suspects --------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowctl.core.records import AckedRange, PartitionCheckpoint
+from flowctl.core.records import AckedRange, LostRange, PartitionCheckpoint
 from flowctl_kafka._start import (
     GroupCommit,
     Note,
@@ -44,6 +44,16 @@ def test_a_sibling_that_came_further_is_followed() -> None:
     assert found == PartitionCheckpoint(79, 50, RANGES)
     assert start(OWN, by("theirs", 80)) == PartitionCheckpoint(79, 50, OWN.acked[1:])
     assert start(None, by("theirs", 80, RANGES)) == PartitionCheckpoint(79, 0, RANGES)
+
+
+def test_what_was_rejected_and_kept_nowhere_still_counts_where_a_sibling_came_further() -> None:
+    """But not what the sibling has done above, or has not and this job does again."""
+    lost = (LostRange(30, 30, 1), LostRange(95, 95, 1))
+    own = msgspec.structs.replace(OWN, lost=lost)
+    found = start(own, by("theirs", 80))
+    assert found is not None and found.lost == lost
+    found = start(own, by("theirs", 80, RANGES))
+    assert found is not None and found.lost == lost[:1]
 
 
 def test_a_rewind_and_a_clear_hold_against_the_jobs_own_commit() -> None:

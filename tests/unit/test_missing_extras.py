@@ -42,7 +42,7 @@ def assert_names(caught: pytest.ExceptionInfo[BaseException], extra: str) -> Non
 def test_what_redis_py_needs_is_named_itself(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from flowctl_redis.faults import expected
+    from flowctl_redis.translated import expected
 
     for name in [name for name in sys.modules if name.partition(".")[0] == "redis"]:
         monkeypatch.delitem(sys.modules, name)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import flowctl
+from flowctl.runtime import file_store
 from flowctl.wire.frames import PROTOCOL_VERSION
 from flowctl_apply._results import VERSION as MANIFEST_VERSION
 from flowctl_redis import schema
@@ -158,6 +159,7 @@ def test_the_page_of_releases_has_the_formats_numbers() -> None:
     now = {name.split()[0]: re.findall(r"\d+", number) for name, number in rows}
     assert now["wire"] == [str(PROTOCOL_VERSION)]
     assert now["checkpoint"] == [schema.SCHEMA.decode(), schema.SCHEMA_BLOCKS.decode()]
+    assert now["files"] == [str(file_store.VERSION)]
     assert now["manifest,"] == [str(MANIFEST_VERSION)]
 
 

@@ -18,6 +18,7 @@ from flowctl.core.records import (
     AckedRange,
     AckOutcome,
     Checkpoint,
+    LostRange,
     PartitionCheckpoint,
     Receipts,
     Record,
@@ -328,7 +329,7 @@ def test_a_record_that_fails_alone_is_a_letter_with_its_value() -> None:
     assert list(dead.records) == [poison]
     assert ranges.state.position == 399
     ranges.core.on_dead_lettered(dead.gave_up.tuple_id, now_s=ranges.clock())
-    assert ranges.state == PartitionCheckpoint(999, 10, end="v1", given_up=499)
+    assert ranges.state == PartitionCheckpoint(999, 10, end="v1", lost=(LostRange(499, 499, 0),))
 
 
 def test_when_the_target_is_down_bolts_give_back_what_they_have_not_begun() -> None:

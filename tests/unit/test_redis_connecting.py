@@ -11,7 +11,7 @@ import redis
 
 from flowctl.errors import ConfigError
 from flowctl_redis import RedisCheckpointStore
-from flowctl_redis.faults import translate
+from flowctl_redis.translated import translate
 
 
 @pytest.mark.parametrize(

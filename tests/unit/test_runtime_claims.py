@@ -28,7 +28,7 @@ from flowctl.core.records import Record
 from flowctl.core.spout import SpoutCore
 from flowctl.core.trees.settlement import Emitted, FailedInput, Settlement, Watched
 from flowctl.errors import FencedError, UnrunnableError
-from flowctl.instrumentation.events import sentence
+from flowctl.instrumentation.event_text import sentence
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.inbound import InboundHandler
 from flowctl.wire.frames import Dying

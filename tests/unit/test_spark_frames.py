@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from flowctl.errors import ConfigError
 from pyspark_flowctl import apply, flow_sink
 from pyspark_flowctl.column_types import check_readable, check_sendable
-from pyspark_flowctl.frames import columns_checked, input_of
+from pyspark_flowctl.dataframes import columns_checked, input_of
 
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 PLAN = """== Parsed Logical Plan ==

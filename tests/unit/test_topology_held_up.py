@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowctl.core.events import TreesHeldUp
-from flowctl.instrumentation.events import sentence
+from flowctl.instrumentation.event_text import sentence
 from flowctl_storm import Input, ManualCollector
 from tests.topology_driver import Hub, nothing, passing, topology
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import fakeredis
@@ -14,10 +15,12 @@ import msgspec
 import pytest
 
 import flowctl
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint
+from flowctl.core.records import AckedRange, Checkpoint, LostRange, PartitionCheckpoint
 from flowctl.errors import ConfigError
 from flowctl.ports import Endpoint
+from flowctl.runtime.file_store import FileCheckpointStore
 from flowctl_redis import RedisCheckpointStore
+from flowctl_redis.schema import decode_partition
 from pyspark_flowctl.outcome import GiveUp, Outcome, RestartPolicy
 from pyspark_flowctl.task import BoltTask, run_task
 
@@ -99,3 +102,24 @@ def test_a_checkpoint_as_the_first_version_wrote_it_is_resumed_and_kept_up() -> 
     assert store.load("job").partitions == {"a": wanted}
     store.save("job", Checkpoint({"a": PartitionCheckpoint((40, 5), 6)}), epoch=epoch)
     assert store.load("job").partitions == {"a": PartitionCheckpoint((40, 5), 6)}
+
+
+# As the version before wrote it: of what was given up it knew the last place only.
+_BEFORE_LOST = (
+    b"flowctl checkpoint 1 6512758a 1\n\x92\x93\xc4\x03job\x01\xcf\x00\x00\x01\xa2\x1em\x8f\x8a\xdd"
+    b"\x00\x00\x00\x03\x97\xc4\x01a\x05\x05\x91\x93\x08\t\x02\xc0\xc0\x04\x97\xc4\x01b\x92\x07\xa1x"
+    b"\x01\x90\xc0\xc0\x92\x06\xa1y\x97\xc4\x01c\x01\x01\x90\xc0\xc0\xc0"
+)
+_BEFORE_LOST_IN_REDIS = b"028000000000000005|\x96\x05\x05\x92\x93\x04\x04\xff\x93\x08\t\x02\xc0\xc0"
+_A = PartitionCheckpoint(5, 5, (AckedRange(8, 9, 2),), lost=(LostRange(4, 4, 0),))
+
+
+def test_a_checkpoint_that_knows_only_the_last_record_given_up_is_read(tmp_path: Path) -> None:
+    """It says nothing of how many are kept nowhere: none are made up."""
+    (tmp_path / "job.checkpoint").write_bytes(_BEFORE_LOST)
+    in_files = FileCheckpointStore(tmp_path).load("job")
+    b = PartitionCheckpoint((7, "x"), 1, lost=(LostRange((6, "y"), (6, "y"), 0),))
+    assert in_files.partitions == {"a": _A, "b": b, "c": PartitionCheckpoint(1, 1)}
+    assert in_files.records_kept_nowhere == 0
+    value = _BEFORE_LOST_IN_REDIS + b"\xce:\xc6\x018"
+    assert decode_partition(b"flowctl:{job}", b"p:a", value) == _A

@@ -13,7 +13,7 @@ import structlog
 
 from flowctl.core import events as ev
 from flowctl.errors import ConfigError
-from flowctl.instrumentation import events, numbers, summary
+from flowctl.instrumentation import event_text, numbers, summary
 from flowctl.instrumentation.live import LiveView
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainView
@@ -230,7 +230,7 @@ def test_every_event_has_a_stable_name() -> None:
         value for value in vars(ev).values()
         if isinstance(value, type) and issubclass(value, ev.FlowEvent) and value is not ev.FlowEvent
     ]  # fmt: skip
-    assert {cls.__name__: events.NAMES[cls] for cls in classes} == {
+    assert {cls.__name__: event_text.NAMES[cls] for cls in classes} == {
         "BoltAdded": "bolt_added",
         "BoltRemoved": "bolt_removed",
         "WindowChanged": "window_changed",
@@ -285,12 +285,12 @@ def test_the_library_stays_silent_until_logging_is_set_up(
     structlog.reset_defaults()  # capture_logs elsewhere leaves it configured
     logging.getLogger("flowctl").propagate = False
     try:
-        events.log_event(get_logger(), event)
+        event_text.log_event(get_logger(), event)
     finally:
         logging.getLogger("flowctl").propagate = True
     assert capfd.readouterr() == ("", "")
     with caplog.at_level(logging.WARNING, logger="flowctl"):
-        events.log_event(get_logger(), event)
+        event_text.log_event(get_logger(), event)
     assert (caplog.records[0].event, caplog.records[0].reason) == ("bolt_removed", "gone")
     assert caplog.messages == ["bolt_removed at_s=1.0 bolt='b1' epoch=1 moved=0 reason='gone'"]
 
@@ -373,7 +373,7 @@ def test_of_a_target_that_is_down_it_is_said_whether_process_may_be_wrong(
     has_refused: bool,
 ) -> None:
     down = ev.TargetWentDown(at_s=1.0, reason="RuntimeError: boom", has_refused=has_refused)
-    for text in (events.sentence(down), str(target_down_error(down, 601.0))):
+    for text in (event_text.sentence(down), str(target_down_error(down, 601.0))):
         assert "RuntimeError: boom" in text
         assert ("process itself" in text) is not has_refused
 
@@ -384,7 +384,7 @@ def test_what_nobody_receives_is_undelivered_and_not_lost() -> None:
         at_s=1.0, bolt="p.1", source="p/odd", emits=5, reason="nobody receives stream 'odd' of 'p'"
     )
     said = "p.1  5 emits undelivered: nobody receives stream 'odd' of 'p'"
-    assert events.sentence(event) == said
+    assert event_text.sentence(event) == said
 
 
 class Gone(io.StringIO):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from flowctl.cli.leaving import leave
+from flowctl.cli.exiting import leave
 from flowctl.cli.main import explain
 from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError, FlowctlError
 from flowctl.instrumentation.logging import configure

@@ -16,7 +16,7 @@ import click
 
 from flowctl.adapters import load_adapter
 from flowctl.cli import doctor
-from flowctl.cli.options import Seconds
+from flowctl.cli.click_options import Seconds
 from flowctl.cli.run import view_mode
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
 from flowctl.instrumentation.numbers import count, duration

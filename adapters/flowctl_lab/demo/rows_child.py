@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowctl.adapters import load_adapter
-from flowctl.cli.leaving import leave
+from flowctl.cli.exiting import leave
 from flowctl.cli.main import explain
 from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, FlowctlError
 from flowctl.instrumentation.logging import configure

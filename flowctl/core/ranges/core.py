@@ -317,11 +317,14 @@ class RangeCore(ByReference):
             if self._target.is_troubled:
                 self._target.on_success(began_s, now_s)
         self._settling.note_done(bolt, told, partition, done, now_s)
-        if did.receipts:
+        waits = self._failures.has_dead_letter
+        nowhere = 0 if waits else len(did.rejected)
+        if did.receipts or (nowhere and self._keeps_receipts):
             span = (told.start, told.done_through)
-            waits = self._failures.has_dead_letter
             apart = [one.position for one in did.rejected] if waits else ()
-            self._receipts.append(Receipts(partition, *span, did.records, did.receipts, apart))
+            self._receipts.append(
+                Receipts(partition, *span, did.records, did.receipts, apart, nowhere)
+            )
 
     def _on_speaks_again(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
         """It was suspect: what others have got meanwhile it need not go on with."""

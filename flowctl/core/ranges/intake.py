@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 
 from flowctl.core.buffer import Cut, SendBuffer
-from flowctl.core.positions import latest
+from flowctl.core.lost import kept_nowhere, with_lost
 from flowctl.core.ranges.extent import Extent, check_not_rewritten
 from flowctl.core.ranges.pieces import Pieces, RangeCut, cut_of, measure, minus
 from flowctl.core.rangeset import RangeSet
-from flowctl.core.records import AckedRange, Checkpoint, PartitionCheckpoint, Position
+from flowctl.core.records import (
+    AckedRange,
+    Checkpoint,
+    LostRange,
+    PartitionCheckpoint,
+    Position,
+)
 from flowctl.errors import SourceError
 
 # -- What of one partition is done, by position: the checkpoint of ranges, in today's format ---
@@ -26,7 +32,7 @@ class RangeLedger:
     Goes on from ``restored``.  Not thread-safe.
     """
 
-    __slots__ = ("_base", "_counts", "_done", "extent", "given_up", "partition")
+    __slots__ = ("_base", "_counts", "_done", "extent", "lost", "partition")
 
     def __init__(
         self, partition: str, extent: Extent, restored: PartitionCheckpoint | None = None
@@ -36,7 +42,7 @@ class RangeLedger:
         self.partition: str = partition
         self.extent: Extent = extent
         self._base = extent.start
-        self.given_up: Position | None = restored.given_up  # the last, see PartitionCheckpoint
+        self.lost: tuple[LostRange, ...] = restored.lost
         self._done = RangeSet()
         self._counts: dict[int, int] = {}  # start of a range → its records
         if restored.position is not None:
@@ -107,12 +113,10 @@ class RangeLedger:
         acked = tuple(AckedRange(start, stop - 1, self._counts[start]) for start, stop in ranges)
         identity = self.extent.identity or None
         if self.extent.is_final and self.done_through >= self.extent.stop:
-            return PartitionCheckpoint(
-                position, records, acked, end=identity, given_up=self.given_up
-            )
+            return PartitionCheckpoint(position, records, acked, end=identity, lost=self.lost)
         # Before anything of it is done, it may become another between two runs.
         mark = identity if position is not None or acked else None
-        return PartitionCheckpoint(position, records, acked, mark=mark, given_up=self.given_up)
+        return PartitionCheckpoint(position, records, acked, mark=mark, lost=self.lost)
 
 
 def _integer(partition: str, position: Position) -> int:
@@ -263,13 +267,14 @@ class RangeIntake:
 
     def given_up(self, partition: str) -> Position | None:
         """The last position of ``partition`` that was given up or rejected; None: none was."""
-        return self.ledgers[partition].given_up
+        lost = self.ledgers[partition].lost
+        return lost[-1].last if lost else None
 
-    def note_given_up(self, cut: Cut) -> None:
-        """The record of ``cut`` counts as done, but was given up or rejected."""
+    def note_lost(self, cut: Cut, *, is_kept: bool) -> None:
+        """See :class:`flowctl.core.supply.Supply`; ``cut`` is one record."""
         assert isinstance(cut, RangeCut)
         ledger = self.ledgers[cut.partition]
-        ledger.given_up = latest(ledger.given_up, cut.pieces[-1][1] - 1)
+        ledger.lost = with_lost(ledger.lost, cut.pieces[-1][1] - 1, is_kept=is_kept)
         self._moved.add(cut.partition)
 
     def end(self) -> None:
@@ -306,6 +311,12 @@ class RangeIntake:
         """Return how far those partitions are done that may have moved since the last call."""
         moved, self._moved = self._moved, set()
         return {name: self.ledgers[name].checkpoint() for name in moved}
+
+    @property
+    def records_kept_nowhere(self) -> int:
+        """Records that were rejected while the job had no dead letter, by any run of it."""
+        of_ours = (ledger.lost for ledger in self.ledgers.values())
+        return kept_nowhere(chain(of_ours, (state.lost for state in self._restored.values())))
 
     def overview(self, limit: int) -> dict[str, PartitionCheckpoint]:
         """Return up to ``limit`` partitions, those with acks above the cumulative ack first."""

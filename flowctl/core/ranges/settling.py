@@ -182,7 +182,8 @@ class Settling:
                 done = self._put_aside(partition, done, rejected, now_s)
                 records -= min(records, len(rejected))
             else:
-                self._intake.note_given_up(_place_of(partition, rejected[-1]))
+                for one in rejected:
+                    self._intake.note_lost(_place_of(partition, one), is_kept=False)
         counters.records_acked += records
         self._intake.note_done(partition, done, records)
 
