@@ -123,8 +123,10 @@ class Pieces:
 
     def may_call(self, now_s: float) -> bool:
         """Time passed; whether a call may be made: a target that is down is left alone."""
-        self._failures.on_deadline(now_s)
-        return not self._target.is_troubled or self._target.has_room(0, now_s)
+        is_troubled = self._target.is_troubled
+        if is_troubled or self.retries:
+            self._failures.on_deadline(now_s)
+        return not is_troubled or self._target.has_room(0, now_s)
 
     def next_s(self) -> float:
         """When the next of ``retries``, or a call to a target that is down, is due."""
@@ -135,14 +137,16 @@ class Pieces:
     def begin(self, piece: FlowTuple, now_s: float) -> None:
         """``piece`` is about to be sent."""
         piece.wait_anew(now_s)
-        self._target.note_sent(now_s)
+        if self._target.is_troubled:
+            self._target.note_sent(now_s)
 
     def done(self, piece: FlowTuple, now_s: float) -> None:
         """The target has ``piece``."""
         self._target.proven_at_s = now_s
         if self._target.is_troubled:
             self._target.on_success(piece.sent_at_s, now_s)
-        self._isolation.on_done(piece, now_s)
+        if piece.search is not None:
+            self._isolation.on_done(piece, now_s)
         del self._book.pending[piece.tuple_id]
         if not self._book.pending:  # nearly always
             self.acked_through = self._newest
