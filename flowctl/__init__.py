@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     )
     from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot, View
     from flowctl.pacing.api import paced
-    from flowctl.pacing.settings import Limits
+    from flowctl.pacing.target_settings import Limits
     from flowctl.ports import (
         BoltNotice,
         Bolts,
@@ -194,7 +194,7 @@ _HOMES = {
     ),
     "flowctl.instrumentation.snapshot": ("BoltView", "Report", "Snapshot", "View"),
     "flowctl.pacing.api": ("paced",),
-    "flowctl.pacing.settings": ("Limits",),
+    "flowctl.pacing.target_settings": ("Limits",),
     "flowctl.ports": (
         "BoltNotice",
         "Bolts",

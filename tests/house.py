@@ -32,6 +32,8 @@ FILE_LINES_MAX: Final = 600  # a thing with a name may be long; two things in a 
 PRODUCT_FILES_MAX: Final = 365  # without the lab
 # A reader follows a call through so many files at most.
 CHAIN_MAX: Final = 24
+# A test that needs more than the public face shows a missing getter, or tests what nobody sees.
+PRIVATE_IN_TESTS_MAX: Final = 60
 # A file that only one other imports is a part of that one, unless it has a name of its own; of the
 # rooms in which a reader begins, more have.
 ONCE_SHARE_MAX: Final = {"": 0.3, "flowctl.runtime": 0.4, "flowctl.bolts": 0.4}
@@ -369,6 +371,21 @@ def too_many(sources: Sequence[Source]) -> Iterator[Breach]:
         yield Breach("flowctl", 1, f"{len(sources)} files, {PRODUCT_FILES_MAX} at most")
 
 
+def familiar(made: Sequence[imports.Module], tests: Sequence[imports.Module]) -> Iterator[Breach]:
+    """Private names that others use: the product none, its tests few."""
+    for room, most in ((made, 0), (tests, PRIVATE_IN_TESTS_MAX)):
+        found = list(imports.private_access(room, made))
+        if len(found) > most:
+            shown = ", ".join(f"{module}: {name}" for module, name in found[:8])
+            yield Breach(found[0][0], 1, f"{len(found)} private names of others: {shown}")
+
+
+def namesakes(made: Sequence[imports.Module]) -> Iterator[Breach]:
+    """Files of several rooms that have one name without a reason."""
+    for name, found in imports.shared_names(made).items():
+        yield Breach(found[0], 1, f"{name} is the name of {' and of '.join(found)}")
+
+
 def scattered(sources: Iterable[Source]) -> Iterator[Breach]:
     """A chain of imports that is too long, and rooms with too many files that one other needs."""
     made = modules(sources)
@@ -402,6 +419,8 @@ def breaches() -> list[Breach]:
         *copied_numbers(sources),
         *scattered(product()),
         *too_many(product()),
+        *familiar(modules(product()), modules(read(("tests",)))),
+        *namesakes(modules(product())),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 
 from flowctl.core.pacing.law import Bounds, TargetLaw
 from flowctl.core.pacing.sample import Sample
@@ -40,7 +41,9 @@ class Target:
 
     def _tick(self) -> None:
         self._resting = [until_s for until_s in self._resting if until_s > self.now_s]
-        used = min(self.law.limit, self.callers)
+        wanted = min(self.law.limit, self.callers)
+        by_rate = ceil(min(1e6, self.law.rate) * self.call_s(1))  # Little's law
+        used = min(wanted, by_rate + len(self._resting))
         sent = max(0, used - len(self._resting))
         taken = min(sent, self.takes)
         refused = sent - taken
@@ -51,8 +54,9 @@ class Target:
         self.refused += refused
         is_held = self.law.limit < self.callers
         sample = Sample(
-            TICK_S, calls, calls, calls * call_s, refused, used, is_held, False, len(self._resting)
-        )
+            TICK_S, calls, calls, calls * call_s, refused, used, is_held, used < wanted,
+            len(self._resting),
+        )  # fmt: skip
         self.see(sample)
 
     def see(self, sample: Sample) -> None:

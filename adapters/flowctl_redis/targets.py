@@ -23,7 +23,7 @@ from flowctl_redis.url import checked, is_tls, shown
 # An exchange takes 1 ms; workers go on with what they have while it hangs.
 _EXCHANGE_TIMEOUT_S = 1.0
 # Before the table of a leader: see the end of pace.lua.
-_HEAD, _LEADER_HEAD = 8, 12
+_HEAD, _LEADER_HEAD = 9, 15
 
 
 class RedisExchange:
@@ -107,6 +107,7 @@ def _arguments(report: WorkerReport) -> list[bytes | str | int | float]:
             str(claim.in_flight),
             "1" if claim.is_held else "0",
             str(claim.resting),
+            f"{claim.told_rate:.9g}",
             claim.job,
         )
     )
@@ -123,8 +124,8 @@ def _arguments(report: WorkerReport) -> list[bytes | str | int | float]:
         "bye" if report.is_leaving else "stay",
     ]
     if decision is None:
-        return [*arguments, "", ""]
-    arguments += [decision.limit, decision.reason]
+        return [*arguments, "", "", ""]
+    arguments += [decision.limit, decision.reason, f"{decision.rate:.15g}"]
     for worker, (permits, rate) in decision.goals.items():
         arguments += [worker, permits, f"{rate:.15g}"]
     return arguments
@@ -132,7 +133,7 @@ def _arguments(report: WorkerReport) -> list[bytes | str | int | float]:
 
 def _reply_of(reply: list[bytes]) -> Reply:
     *numbers, reason = reply[:_HEAD]
-    now_ms, limit, permits, rate, leads, workers, budget = (float(part) for part in numbers)
+    now_ms, limit, permits, rate, leads, workers, budget, is_learned = map(float, numbers)
     return Reply(
         now_ms / 1000,
         int(limit),
@@ -142,11 +143,12 @@ def _reply_of(reply: list[bytes]) -> Reply:
         budget,
         _table_of(reply) if leads else None,
         to_text(reason),
+        is_learned > 0,
     )
 
 
 def _table_of(reply: list[bytes]) -> Table:
-    total, least, most, resets = reply[_HEAD:_LEADER_HEAD]
+    total, least, most, resets, budget, rate = reply[_HEAD:_LEADER_HEAD]
     claims, goals = [], {}
     for name, entry in zip(reply[_LEADER_HEAD::2], reply[_LEADER_HEAD + 1 :: 2], strict=True):
         worker = to_text(name)
@@ -160,14 +162,15 @@ def _table_of(reply: list[bytes]) -> Table:
         int(least) if least else None,
         int(most) if most else None,
         int(resets or 0),
+        float(budget),
+        float(rate),
     )
 
 
 def claim_of(worker: str, entry: bytes) -> tuple[Claim, tuple[int, float]]:
     """What is stored of a worker: its claim, and the permits and rate it was given."""
-    _, holds, _, goal, rate_goal, want, want_rate, weight, in_flight, is_held, resting, job = (
-        to_text(entry).split("|", 11)
-    )
+    _, holds, _, goal, rate_goal, *rest = to_text(entry).split("|", 12)
+    want, want_rate, weight, in_flight, is_held, resting, told_rate, job = rest
     claim = Claim(
         worker,
         job,
@@ -178,6 +181,7 @@ def claim_of(worker: str, entry: bytes) -> tuple[Claim, tuple[int, float]]:
         int(in_flight),
         is_held == "1",
         int(resting),
+        float(told_rate),
     )
     return claim, (int(goal), float(rate_goal))
 
@@ -197,7 +201,7 @@ _T = TypeVar("_T")
 _TIMEOUT_S = 5.0  # a person waits
 _SCAN_COUNT = 1000  # keys per round trip: below a millisecond of the server's time
 # What a target has learned; the sums by job and what was set by hand stay.
-_LEARNED = ("limit", "reason", "total", "mark", "mark_at", "mark_before", "mark_before_at")
+_LEARNED = ("limit", "rate", "reason", "total", "mark", "mark_at", "mark_before", "mark_before_at")
 
 
 class RedisTargets:
@@ -303,11 +307,13 @@ def _stored(target: str, fields: Mapping[bytes, bytes], now_s: float) -> StoredT
         if name.startswith(b"w:")
     ]
     budget = fields.get(b"set:budget") or fields.get(b"budget")
+    rate = number(b"rate")
     return StoredTarget(
         target=target,
         limit=int(number(b"limit")),
         reason=to_text(fields.get(b"reason", b"start" if b"limit" in fields else b"reset")),
         budget=float(budget) if budget else None,
+        rate=rate or None,
         leased=int(number(b"leased")),
         seen_s=max(0.0, now_s - seen_ms / 1000),
         recent=total.minus(sums_of(fields.get(mark, b""))),

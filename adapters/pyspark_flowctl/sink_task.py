@@ -20,7 +20,7 @@ from flowctl.delivery.sections import Sections, section_of
 from flowctl.delivery.tally import Tally
 from flowctl.errors import UnrunnableError
 from flowctl.logs import ModuleLogger
-from flowctl.pacing.settings import Limits
+from flowctl.pacing.target_settings import Limits
 from flowctl.ports import RedrivableDeadLetter
 from pyspark_flowctl.outcome import install_remedy
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from flowctl.adapters import dead_letter_of, load_adapter
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
 from flowctl.delivery.batch_rows import BatchRows
-from flowctl.delivery.reading import Offset, Piece, Reading
+from flowctl.delivery.offset_reader import Offset, OffsetReader, Piece
 from flowctl.errors import CheckpointUnavailableError, FencedError
 from flowctl.logs import ModuleLogger
 from flowctl.ports import CheckpointStore
@@ -155,7 +155,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._clock = clock
         self._wall_clock = wall_clock
-        self._reading: Reading | None = None
+        self._reading: OffsetReader | None = None
         self._sizes: BatchRows | None = None
         self._progress: StreamProgress | None = None
         self._taken: tuple[dict[str, Any], dict[str, Any], list[Piece]] | None = None
@@ -267,9 +267,9 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return self._sizes
 
-    def source(self) -> Reading:
+    def source(self) -> OffsetReader:
         if self._reading is None:
-            self._reading = Reading(self._options.make_producer)
+            self._reading = OffsetReader(self._options.make_producer)
             _tell_of_letters(self._options)
         return self._reading
 

@@ -11,9 +11,9 @@ from flowctl.adapters import dead_letter_of, load_adapter
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
 from flowctl.delivery.delivery import Delivery
+from flowctl.delivery.offset_reader import Piece
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.delivery.plan import Plan, Where
-from flowctl.delivery.reading import Piece
 from flowctl.errors import RetryLater
 from flowctl.failure.callables import is_async
 from pyspark_flowctl.features import arrow_schema

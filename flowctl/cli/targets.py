@@ -112,6 +112,8 @@ def show_command(target: str, url: str, as_json: bool) -> None:
         click.echo(f"set by hand: {name} {value:g}")
     if found.budget is not None:
         click.echo(f"budget: {found.budget:g} a second, used {found.cost_per_s:.4g}")
+    if found.rate is not None:
+        click.echo(f"rate: {found.rate:.4g} a second, learned")
     for job in sorted({*found.jobs, *(claim.job for claim in found.claims)}):
         sums = found.jobs.get(job, Sums())
         click.echo(f"{printable(job) or '(no job)'}: {_job_line(found, job, sums)}")
@@ -203,6 +205,7 @@ def _plain(found: StoredTarget) -> dict[str, Any]:
         "limit": found.limit,
         "reason": found.reason,
         "budget": found.budget,
+        "rate": found.rate,
         "leased": found.leased,
         "seen_s": found.seen_s,
         "recent_s": found.recent_s,

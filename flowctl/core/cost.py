@@ -1,9 +1,9 @@
 """What a call costs, whatever its size, and what a record: S(n) = a + b n, from sizes and times.
 
 Two ways to learn it (ADR 21).  :class:`CallCost` is for one caller, whose calls come one after the
-other: a batch of a range or a stream, rows of a partition.  :class:`ServicePool` is for all bolts
-of a spout at once, whose tuples come in any order, at speeds of their own.  Those who ask decide
-on sizes: :mod:`flowctl.core.sizing`, ``bolts/range_pace.py``, ``delivery/``.
+other: batches of a range or a stream, rows of a partition.  :class:`ServicePool` is for all bolts
+of a spout, which have speeds of their own, and whose acks come in any order.  Those who ask decide
+on the size of the next call: :mod:`flowctl.core.sizing`, ``bolts/range_pace.py``, ``delivery/``.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ from flowctl.core.times import AckTimes
 
 # -- One caller: a Kalman filter of two states -------------------------------------------------
 #
-# A line through two calls would tell a from b only if nothing but the size had changed: with a
-# noise of 10 %, sizes that differ by half give an a that is wrong by half of the call. So all
-# calls count, each by what it can tell, and a jump is taken for b's, as a seldom jumps.
-# Equal calls differ by so much of their time at least: 10 to 25 %, measured on busy machines.
+# A line through two calls is not enough: with a noise of 10 %, two sizes that differ by half give
+# an a that is off by half of the call's time. So every call counts, by how much it can tell. A jump
+# is taken to be in b, as a seldom jumps.
+# Times of equal calls scatter by at least this share: 10 to 25 %, measured on busy machines.
 _NOISE_LEAST: Final = 0.15
-# At most, where records differ: with more, no call would be a surprise.
+# And by at most this share, where records differ: with more, no call would ever be a surprise.
 NOISE: Final = 0.45
-# The last twenty calls decide; one counts as three standard deviations at most, squared.
+# The noise is that of about the last twenty calls; one counts as three standard deviations at most.
 _NOISE_GAIN: Final = 1 / 20
 _NOISE_OFF_MAX: Final = 3.0**2
-# From call to call b drifts by so much: the cost of records is uneven.  a drifts by what its
-# caller says, as if it were what a record costs at least: else it could not become anything from 0.
+# b drifts by this share from call to call, as the cost of records is uneven.  a drifts by the share
+# that the caller gives, of a or b, whichever is larger: otherwise it could never leave 0.
 _RECORD_DRIFT: Final = 0.1
-# So many standard deviations (squared) from what was expected show that b has changed.  One call in
-# 20 does so by accident, and the one after it corrects that.
+# A call that is off by this many standard deviations (squared) shows that b has changed.  One call
+# in 20 is by accident, and the next one corrects it.
 _SURPRISE: Final = 2.0**2
-# A record may then cost anything from nothing to so many times what this call says.
+# After that a record may cost up to this many times what the call says.
 _JUMP: Final = 2.0
-# Of a call's time, the part of the records that is still told from none.
+# A smaller share of a call's time can't be told from none.
 _RECORDS_SHARE_MIN: Final = 0.01
-# So many standard errors less are sure: then records whose costs vary three times as much as their
-# mean are taken for dear calls in one run of a hundred (``tests/property/test_range_pace.py``).
+# What is left of a after subtracting this many standard errors counts as sure.  Then records whose
+# costs vary by three times their mean are mistaken for dear calls in one run of a hundred
+# (``tests/property/test_range_pace.py``).
 _SURE_ERRORS: Final = 2.0
 
 
 class CallCost:
     """``call_s`` is what a call costs whatever its size (a), ``record_s`` what a record does (b).
 
-    Begins with one call of ``records`` that took ``service_s``, of which ``call_s`` is taken for
-    a.  ``drift``: by this share of itself a changes from call to call.  ``noise``: equal calls
-    differ by this share of their time at most.  Not thread-safe.
+    Begins with one call of ``records`` that took ``service_s``, of which ``call_s`` is a first
+    guess of a.  ``drift``: the share by which a changes from call to call.  ``noise``: times of
+    equal calls scatter by this share at most.  Not thread-safe.
     """
 
     __slots__ = (
@@ -67,7 +68,7 @@ class CallCost:
         self.record_s: float = (service_s - call_s) / records
         self._drift = drift
         self._noise_var, self._noise_most = _NOISE_LEAST**2, noise
-        self._doubt(records, service_s / 2)  # of which half may be a, give or take all of it
+        self._doubt(records, service_s / 2)  # a may be anything from 0 to all of it
         self._is_split_unknown = False
 
     def of(self, records: float) -> float:
@@ -81,27 +82,27 @@ class CallCost:
 
     @property
     def sure_call_s(self) -> float:
-        """As much of ``call_s`` as is sure; 0: none."""
+        """The part of ``call_s`` that is sure [s]; 0: none."""
         return max(0.0, self.call_s - self.call_error_s)
 
     def most_record_s(self, records: int) -> float:
-        """What a record of so many costs, if all that is not surely the call's is theirs."""
+        """Return what a record costs at most: if all but the sure part of a is the records'."""
         return (self.of(records) - self.sure_call_s) / records
 
     def forget_split(self, records: int, service_s: float) -> None:
-        """Only the sum is known, for calls of ``records``: the next one tells a from b."""
+        """Keep the time of a call of ``records``, and learn anew how it divides into a and b."""
         self._doubt(records, service_s / 2)
 
     def learn_split(self, before: tuple[int, float], now: tuple[int, float]) -> None:
-        """A trial showed what calls of two sizes take: (records, seconds) of each."""
+        """Take the result of a trial: (records, seconds) of two calls of different sizes."""
         records, service_s = now
         record_s = (service_s - before[1]) / (records - before[0])
         self.record_s = max(record_s, _RECORDS_SHARE_MIN * service_s / records)
         self.call_s = service_s - self.record_s * records
-        self._doubt(records, _NOISE_LEAST * service_s)  # as good as the noise allows
+        self._doubt(records, _NOISE_LEAST * service_s)  # as sure as the noise allows
 
     def _doubt(self, records: int, split_s: float) -> None:
-        """The sum is known for calls of ``records``, the parts give or take ``split_s``."""
+        """Hold the time of calls of ``records`` for known, and a for known to ``split_s``."""
         self._call_var = split_s**2
         self._both_var = -self._call_var / records
         self._record_var = self._call_var / records**2
@@ -109,7 +110,7 @@ class CallCost:
         self._is_split_unknown = True
 
     def took(self, records: int, service_s: float) -> None:
-        """A call of ``records`` took ``service_s``."""
+        """Take the time of a call of ``records`` [s]."""
         expected_s = self.of(records)
         longer_s = max(service_s, expected_s)
         if longer_s <= 0:
@@ -136,8 +137,8 @@ class CallCost:
     def _admit_a_jump(self, records: int, service_s: float, off: float) -> None:
         """If this call is a surprise, a record costs something else now.
 
-        That changed in the middle of this call, so it counts as little as those before: the call
-        after it is believed as well.  ``off``: in standard deviations, squared.
+        The change may have come in the middle of this call, so the next one is believed as much.
+        ``off``: how far the call is off, in squared standard deviations.
         """
         noise_var = self._noise_var * (1 + _NOISE_GAIN * (min(off, _NOISE_OFF_MAX) - 1))
         self._noise_var = min(max(noise_var, _NOISE_LEAST**2), self._noise_most**2)
@@ -149,7 +150,7 @@ class CallCost:
         self._has_jumped = is_surprise and not self._has_jumped
 
     def _bound(self, records: int, service_s: float) -> None:
-        """Neither is negative, a is not more than this call took, nor b far more."""
+        """Keep a and b within what this call allows, and the variances within what is possible."""
         if self.call_s < 0:
             self.record_s += self.call_s / records
             self.call_s = 0.0
@@ -164,50 +165,50 @@ class CallCost:
 
 # -- Many bolts: what their first tuples tell, before any of them has acked two ----------------
 
-# With two bolts their speeds may be what differs.
+# With only two bolts, it may be their speeds that differ.
 BOLTS_MIN: Final = 3
-# The times of tuples must vary this many times less than their times a record (variances of
-# logarithms): then calls cost what they cost, whatever they hold and however fast the bolts are.
+# Calls are what costs if times of tuples vary this many times less than their times per record, as
+# variances of logarithms.
 _VARIES_LESS = 4.0
-# While little is known, times are off the line by a third, as if two tuples had shown that: the
-# first bolts to answer may be alike by chance, or because they are the quickest.
+# While little is known, times are assumed to be off the line by a third (squared: .1), with the
+# weight of two tuples: the first bolts to answer may be alike by chance.
 _NOISE = 0.1
 _NOISE_POINTS = 2
-# The speeds of a job's bolts vary by about a factor of two: the variance of their logarithms.
+# Speeds of a job's bolts differ by about a factor of two: this is the variance of their logarithms.
 SPEEDS_VARY: Final = 0.5
 
 
 def slope_error(off: float, spread: float, points: float) -> float:
-    """The standard error of what a record costs, as a share of a mean tuple's time.
+    """Return the standard error of what a record costs, as a share of a mean tuple's time.
 
-    Sums of squares: ``off``, of times to their line, as shares of them; ``spread``, of sizes to
-    their mean.  ``points``: tuples that tell it.
+    ``off`` and ``spread`` are sums of squares: of the times' distances to the line, as shares of
+    them, and of the sizes' distances to their mean.  ``points``: how many tuples that is.
     """
     return scatter_of(off, points) / sqrt(spread)
 
 
 def scatter_of(off: float, points: float) -> float:
-    """By which share of its time a tuple is off the line; arguments as above."""
+    """Return by which share of its time a tuple is off the line; arguments as above."""
     return sqrt((_NOISE * _NOISE_POINTS + max(0.0, off)) / (_NOISE_POINTS + points))
 
 
 def slope_doubt(off: float, spread: float, free: float) -> float:
-    """As :func:`slope_error`, from the scatter of ``free`` tuples alone; of none, a guess."""
+    """As :func:`slope_error`, but without an assumption of how far times are off.
+
+    ``free``: tuples beyond those that fix the line; the result is a guess if there are none.
+    """
     noise = max(0.0, off) / free if free >= 1 else _NOISE
     return sqrt(noise / spread)
 
 
 class FirstTuples:
-    """A line through the times of first tuples, S = a + b n.  Not thread-safe.
-
-    Bolts differ in speed, so it counts only where calls are clearly what costs.
-    """
+    """A line through the times of first tuples, believed only if calls are clearly what costs."""
 
     __slots__ = ("_m", "_mm", "_n", "_nn", "_ns", "_r", "_rr", "_s", "_w")
 
     def __init__(self) -> None:
         self._w = self._n = self._nn = self._s = self._ns = 0.0
-        self._m = self._mm = self._r = self._rr = 0.0  # logarithms of times, and per record
+        self._m = self._mm = self._r = self._rr = 0.0  # logarithms of times, and of those a record
 
     def add(self, service_s: float, records: int) -> None:
         """Count one in."""
@@ -226,7 +227,7 @@ class FirstTuples:
 
     @property
     def off(self) -> float:
-        """By how much times are off, beyond what bolts differ in speed: the sum of squares."""
+        """How far times are off beyond what differences in speed explain: a sum of squares."""
         w = self._w
         if w < BOLTS_MIN:
             return 0.0
@@ -235,17 +236,17 @@ class FirstTuples:
 
     @property
     def bolts(self) -> float:
-        """How many are counted in."""
+        """How many bolts have told a first tuple."""
         return self._w
 
     @property
     def spread(self) -> float:
-        """How much sizes are off their mean, as shares of it: the sum of squares."""
+        """How far sizes are off their mean, as shares of it: a sum of squares."""
         w, n = self._w, self._n
         return w * (w * self._nn - n * n) / (n * n) if n else 0.0
 
     def fixed_records(self) -> float | None:
-        """A call's cost in records, a / b; None while calls may not be what costs."""
+        """Return a call's cost in records, a / b; None unless calls clearly are what costs."""
         w, spread = self._w, self._w * self._nn - self._n * self._n
         if w < BOLTS_MIN or spread <= 0:
             return None
@@ -261,59 +262,57 @@ class FirstTuples:
 
 # -- Many bolts: how long each takes for a tuple, and how long the path to it takes ------------
 
-# The last twenty tuples of a bolt decide, or all while there are fewer (control law: decay .95).
+# Means are over about the last twenty tuples of a bolt, or all if there are fewer (a decay of .95).
 _MEMORY = 20
-# A shortest path is forgotten after this long, as BBR forgets its smallest RTT.
+# The shortest path is forgotten after this long, as BBR forgets its smallest RTT.
 _PATH_LIFE_S = 10.0
-# A longest path is forgotten by 2 % of the excess per ack: a jitter of 4 ms in some 70 acks.
+# The longest path shrinks by 2 % of its excess per ack: a jitter of 4 ms is gone after some 70.
 _PEAK_DECAY = 0.02
-# What a tuple costs beside its records rests on differences: the last hundred of each bolt decide.
+# What a call costs rests on differences, which are noisy: a bolt's last hundred or so count.
 _SPLIT_DECAY = 0.99
-# What a call is known to cost has changed by so much that older tuples need other weights.
+# Earlier tuples are weighed anew if their weights, which depend on r, change by this factor.
 _WEIGHT_CHANGE = 2.0
-# Sizes that spread less tell nothing: a thousand tuples give a fixed cost of 3 % to as much again.
+# Sizes that spread less tell nothing: a thousand tuples give a fixed cost of 3 % to within 3 %.
 _SPREAD_MIN = 0.05
 _POINTS_MAX = 1 / (1 - _SPLIT_DECAY)
-# As if so much had been seen (a tuple whose time is a third off its bolt's mean counts a tenth) of
-# calls that cost nothing.  Few tuples would else make records look free, and the next ones huge.
+# The weight of the assumption that calls cost nothing: one tuple whose time is off by a third.
+# Without it a few tuples could make records look free, and the next tuples huge.
 _DOUBT = 0.1
-# A line through fewer tuples tells less than the first of all bolts of sizes as far apart.
+# A line through fewer tuples than this tells less than the first tuples of all bolts do.
 _FITTED_MIN = 8
-# So many tuples tell it to a thirtieth of what single ones are off by: that is sure.
+# From so many tuples on the line is sure: its error is a thirtieth of a single tuple's.
 _SURE = 1_000
-# A bolt tells the pool every so many acks, the first ones excepted: it moves slowly.
+# After its first acks a bolt tells the pool only every eighth time: the sums move slowly.
 _TELL_EVERY = 8
-# The mean of all bolts moves by 1/64 of the difference per ack (five tuples of each of twelve); by
-# more while there are fewer, as the first to come is of the quickest.
+# The mean of all bolts moves by 1/64 of the difference per ack, which is five tuples of each of
+# twelve bolts; at first by more, as the first acks come from the fastest bolts.
 _MEAN_GAIN = 1 / 64
-# Where few times scatter widely, records may seem to cost nothing.  They count as an eighth of what
-# they may cost at least (a standard error more), so a tuple gets eight times the records that are
-# sure to be right at most.
+# If few times scatter widely, records may seem free.  They count as at least an eighth of what they
+# may cost (one standard error above the line): a tuple is at most eight times as large as is sure.
 _RECORDS_LEAST = 1 / 8
-# Of the times of two tuples, half of the mean may be noise.
+# Half of the mean of two times may be noise.
 _DOUBT_OF_TWO = 1 / 4
 _NOTHING = (0.0,) * 6
 
 
 class ServicePool:
-    """What the bolts of one spout have in common: they do the same work, at speeds of their own.
+    """What the bolts of one spout have in common: they do the same work, each at its own speed.
 
-    ``mean_s`` is the mean service time of a tuple at any bolt of late, 0 before the first, and
-    ``mean_records`` its size.  ``path_s`` is the mean of the paths of the bolts' first acks.
-    ``fixed_records`` is what a tuple costs beside its records, counted in records: r in
-    S(n) = b (r + n).  It is the same at every speed.  0 until sizes have varied (``is_split``):
-    at one bolt, or in the first tuples of several where calls are clearly what costs.
-    ``fixed_least`` is as much of it as is sure: a record costs a standard error more than it seems;
-    ``fixed_most`` what it may be: a record costs a standard error less.  ``bytes_held``: in flight
-    at all bolts; they count it themselves.  ``first_calls`` counts the bolts that were sent
-    something and have acked nothing yet, and ``first_calls_most`` is the most since there was none.
-    ``times`` is for people: of every fourth ack, and nothing is decided by it.
+    ``mean_s`` and ``mean_records``: service time and size of a recent tuple at the mean bolt; 0
+    before the first ack.  ``path_s``: mean path of the bolts' first acks [s].  ``fixed_records``:
+    what a call costs, counted in records: r in S(n) = b (r + n), which is the same at every speed.
+    It is 0 until ``is_split``: sizes have varied at one bolt, or the first tuples of several show
+    that calls are what costs.  ``fixed_least`` and ``fixed_most`` bound it: by a record that costs
+    a standard error more, or less, than it seems.  ``bytes_held``: in flight at all bolts, which
+    count it themselves.  ``first_calls``: how many bolts were sent something and have acked nothing
+    yet; ``first_calls_most``: the most since there was none.  ``times`` is for people: times of
+    every fourth ack, by which nothing is decided.
 
-    r comes from a line through s over n within each bolt, weighted least squares: the noise of
-    service times is relative, so a tuple weighs 1 / (r + n)^2, by the r that the bolt's line was
-    begun with, and all of its tuples get another weight once r is far from that.  Sizes and times
-    relative to their means at each bolt make one sum of all, so that no bolt counts more than its
-    tuples.  Together they give the one r that fits them best.  Not thread-safe.
+    r comes from lines through s over n, one for each bolt, by weighted least squares.  As the noise
+    of service times is relative, a tuple weighs 1 / (r + n)^2, with the r that was known when the
+    bolt's line was begun; if r moves far from that, the bolt's tuples are weighed anew.  Sizes and
+    times are taken relative to their means at each bolt, so that their sums can be added up over
+    bolts; the one r that fits all of them best results.  Not thread-safe.
     """
 
     __slots__ = (
@@ -326,13 +325,13 @@ class ServicePool:
     def __init__(self) -> None:
         self.mean_s: float = 0.0
         self.mean_records: float = 0.0
-        self.gain: float = 1.0  # of the next ack, in the two above; the bolts' to lower
+        self.gain: float = 1.0  # weight of the next ack in the two above; bolts lower it
         self.path_s: float = 0.0
         self._paths = 0
         self._firsts = FirstTuples()
-        self._is_free = False  # calls cost nothing, whatever it looks like
-        self._is_shown = False  # the first tuples tell what a call costs
-        self._is_fitted = False  # later ones tell it better
+        self._is_free = False  # calls count as free, whatever their times say
+        self._is_shown = False  # first tuples show what a call costs
+        self._is_fitted = False  # later tuples show it better
         self.fixed_records: float = 0.0
         self.fixed_least: float = 0.0
         self.fixed_most: float = 0.0
@@ -341,17 +340,17 @@ class ServicePool:
         self.first_calls: int = 0
         self.first_calls_most: int = 0
         self.times: AckTimes = AckTimes()
-        self._points = self._bolts = 0.0  # tuples, and the bolts that they are of
-        # Sums over them, of sizes (x) and times (y) relative to their means: xx, xy, yy, and
+        self._points = self._bolts = 0.0  # how many tuples the sums are over, of how many bolts
+        # Sums of products of sizes (x) and times (y), relative to their means; _calls is
         # xx - xy in records, which is what calls cost.
         self._xx = self._xy = self._yy = self._calls = 0.0
 
     def take_calls_as_free(self) -> None:
-        """Look for no cost of a call: reports that come every so often tell nothing of it."""
+        """Let calls count as free: reports that come at intervals can't tell what calls cost."""
         self._is_free = self.is_split = True
 
     def add(self, told: Sequence[float]) -> None:
-        """Count in what a bolt has; see ``ServiceModel._tell``."""
+        """Add a bolt's sums; see ``ServiceModel._tell``."""
         if self._is_free:
             return
         points, bolts, xx, xy, yy, calls = told
@@ -381,16 +380,16 @@ class ServicePool:
         self.fixed_most = self._fixed(of_records - doubt, calls)
 
     def _fixed(self, of_records: float, calls: float | None = None) -> float:
-        """What a call costs, in records, where that much of the time is the records'."""
+        """Return a call's cost in records, if ``of_records`` of the time is spent on records."""
         calls = self._calls if calls is None else calls
-        # Where records seem to cost nothing, or less, they cost this little.
+        # If records seem to cost nothing, or less, this little is assumed.
         most = self.mean_records / _RECORDS_SHARE_MIN
         if calls >= most * of_records:
             return most
         return calls / of_records if calls > 0 else 0.0
 
     def on_first(self, service_s: float, path_s: float, records: int) -> None:
-        """A bolt acked its first tuple."""
+        """Take a bolt's first ack."""
         self._paths += 1
         self.path_s += (max(0.0, path_s) - self.path_s) / self._paths
         if self._is_free:
@@ -406,42 +405,42 @@ class ServicePool:
 
     @property
     def scatter(self) -> float:
-        """By which share a tuple's time is off what is expected of its bolt and size."""
+        """By which share a tuple's time is off what its bolt and size let expect."""
         firsts, free = self._firsts, max(0.0, self._points - self._bolts - 1)
         return scatter_of(self._off + firsts.off, free + firsts.bolts)
 
     @property
     def _off(self) -> float:
-        """The sum of squares of what times are off by, as shares of them."""
-        # More records never take less time: if it seems so, that is noise as well.
+        """How far times are off the line, as shares of them: a sum of squares."""
+        # More records never take less time; if they seem to, that is noise.
         is_line = self._xx > 0 and self._xy > 0
         return self._yy - self._xy * self._xy / self._xx if is_line else self._yy
 
     @property
     def record_s(self) -> float:
-        """What a record costs at the mean bolt; 0 while nothing is known."""
+        """The time of a record at the mean bolt [s]; 0 while nothing is known."""
         records = self.fixed_records + self.mean_records
         return self.mean_s / records if records else 0.0
 
     @property
     def call_s(self) -> float:
-        """What a call costs at the mean bolt, whatever its size; 0 while that is not known."""
+        """What a call costs at the mean bolt, whatever its size [s]; 0 while unknown."""
         return self.record_s * self.fixed_records
 
 
 class ServiceModel:
-    """The service time of a tuple of n records, S(n) = a + b n, and the path's times.
+    """One bolt: the service time of a tuple of n records, S(n) = a + b n, and its path.
 
-    The path is all of an RTT that is neither wait nor service: network, both ends' queues of
-    frames.  Seconds throughout.  Read the attributes; only :meth:`on_sample` writes them:
-    ``samples`` acks so far; ``is_told``: the bolt tells its times, else they are guessed;
-    ``records_most`` the most records of any tuple; ``mean_s`` and ``mean_records`` of a tuple of
-    late; ``path_s`` the shortest path of the last ten to twenty seconds and ``path_peak_s`` the
-    longest of late: what has to be bridged so that the bolt never runs dry.  ``pool`` is shared
-    with the other bolts, ``fixed_records`` the pool's at this bolt's last ack.
-    ``is_in_first_call``: it was sent something and has acked nothing yet.  Not thread-safe.
+    The path is what remains of an RTT without wait and service: network, and the queues of frames
+    at both ends.  All times in seconds.  Read the attributes; only :meth:`on_sample` writes them.
+    ``samples``: acks so far.  ``is_told``: the bolt reports its times; otherwise they are guessed.
+    ``records_most``: records of its largest tuple.  ``mean_s``, ``mean_records``: service time and
+    size of a recent tuple.  ``path_s``: the shortest path of the last 10 to 20 s;
+    ``path_peak_s``: the longest recent one, which its window has to bridge so that it never runs
+    dry.  ``pool``: shared with the other bolts; ``fixed_records``: the pool's at this bolt's last
+    ack.  ``is_in_first_call``: it was sent something and has acked nothing yet.  Not thread-safe.
 
-    What follows from other numbers is not kept: with 10,000 bolts they are most of an ack's cost.
+    What follows from other numbers is not stored: with 10,000 bolts that is most of an ack's cost.
     """
 
     __slots__ = (
@@ -463,14 +462,14 @@ class ServiceModel:
         self.path_s: float = 0.0
         self.path_peak_s: float = 0.0
         self._w = self._n = self._s = self._nn = self._ns = self._ss = 0.0  # of the line, weighted
-        self._weighed = 0.0  # what a call costs, in records, where weights are concerned
+        self._weighed = 0.0  # the r by which its tuples are weighed
         self._points = self._last_records = 0
         self._told = _NOTHING
         self._path_now_s = self._path_before_s = float("inf")
         self._path_since_s = float("-inf")
 
     def begin_first_call(self) -> None:
-        """The bolt is sent something for the first time."""
+        """Note that the bolt is sent something for the first time."""
         if not self.is_in_first_call:
             self.is_in_first_call = True
             pool = self.pool
@@ -478,7 +477,7 @@ class ServiceModel:
             pool.first_calls_most = max(pool.first_calls_most, pool.first_calls)
 
     def end_first_call(self) -> None:
-        """The bolt has acked something, or went."""
+        """Note that the bolt has acked something, or went."""
         if self.is_in_first_call:
             self.is_in_first_call = False
             pool = self.pool
@@ -505,7 +504,7 @@ class ServiceModel:
         if samples == 1:
             self.end_first_call()
             pool.on_first(service_s, path_s, records)
-        if records != self._last_records:  # another tuple of the same size tells nothing new
+        if records != self._last_records:  # one of the same size tells nothing new
             self._last_records = records
             self._draw_line(service_s, records)
         self.fixed_records = pool.fixed_records
@@ -537,10 +536,10 @@ class ServiceModel:
             self._tell()
 
     def _weigh_first_two(self, service_s: float, records: int) -> None:
-        """Tuples weigh by what the first two sizes say that a call costs.
+        """Weigh tuples by the cost of a call that the first two of them suggest.
 
-        By their sizes alone a tuple of 25 records would weigh 256 times as much as one of 400,
-        also where both took as long.
+        By size alone, a tuple of 25 records would weigh 256 times as much as one of 400, even if
+        both took equally long.
         """
         n, s = self._n / self._w, self._s / self._w
         apart = abs(records - n)
@@ -558,7 +557,7 @@ class ServiceModel:
         if s <= 0:
             return
         mean, mean_s = n / w, s / w
-        unit = (self._weighed + mean) ** 2  # a tuple of mean size weighs one
+        unit = (self._weighed + mean) ** 2  # so that a tuple of mean size weighs one
         xx = unit * (self._nn - n * mean) / mean**2
         xy = unit * (self._ns - s * mean) / (mean * mean_s)
         yy = unit * (self._ss - s * mean_s) / mean_s**2
@@ -570,30 +569,30 @@ class ServiceModel:
             self._weigh(1 / change)
 
     def _weigh(self, scale: float) -> None:
-        """A call costs much more, or less, than was known: tuples so far weigh by that too."""
+        """Weigh all tuples so far by the r that is known now."""
         self._weighed = self.pool.fixed_records
         line = self._w, self._n, self._s, self._nn, self._ns, self._ss
         self._w, self._n, self._s, self._nn, self._ns, self._ss = (scale * sum_ for sum_ in line)
 
     def leave(self) -> None:
-        """The bolt went: the pool forgets it."""
+        """Take the bolt, which went, out of the pool."""
         self.end_first_call()
         before, self._told = self._told, _NOTHING
         self.pool.add([-old for old in before])
 
     @property
     def record_s(self) -> float:
-        """What a record costs (b), by what all bolts know now; 0 while nothing is known."""
+        """The time of a record (b) by what all bolts know now [s]; 0 while nothing is known."""
         records = self.pool.fixed_records + self.mean_records
         return self.mean_s / records if records else 0.0
 
     @property
     def tuple_s(self) -> float:
-        """What a tuple costs beside its records (a)."""
+        """What a call costs whatever its size (a) [s]."""
         return self.record_s * self.pool.fixed_records
 
     def of(self, records: float, *, tuples: int = 1) -> float:
-        """S(n) for a tuple of ``records``; for several ``tuples``, their sum."""
+        """Return S(n) for a tuple of ``records``; for several ``tuples``, their sum [s]."""
         if not self.samples:
             return 0.0
         fixed = self.pool.fixed_records

@@ -23,15 +23,15 @@ class PartitionLedger:
 
     __slots__ = (
         "_above",
-        "_acked",
-        "_first_at",
-        "_last_at",
         "_read_position",
         "_restored",
         "_skip_through",
+        "acked",
         "cumulative",
         "cumulative_seq",
         "end",
+        "first_at",
+        "last_at",
         "lost",
         "mark",
         "next_seq",
@@ -49,10 +49,10 @@ class PartitionLedger:
         self.end: Position | None = None  # what the source gave with the end; None: not there yet
         self.mark: Position | None = restored.mark  # by which the source recognises it
         self.lost: tuple[LostRange, ...] = restored.lost
-        self._acked = RangeSet()
+        self.acked: RangeSet = RangeSet()  # above the cumulative ack
         self._above = 0  # records in it
-        self._first_at: dict[int, Position] = {}  # range start → its first position
-        self._last_at: dict[int, Position] = {}  # range stop → its last position
+        self.first_at: dict[int, Position] = {}  # range start → its first position
+        self.last_at: dict[int, Position] = {}  # range stop → its last position
         # Not reached yet by reading.  No deque for nothing: each of them takes 0.6 kB.
         self._restored: deque[AckedRange] | tuple[()] = deque(restored.acked) or ()
         self._skip_through: Position | None = restored.position
@@ -71,12 +71,12 @@ class PartitionLedger:
     @property
     def holes(self) -> int:
         """Runs of un-acked records that have something acked above them."""
-        return len(self._acked)
+        return len(self.acked)
 
     @property
     def has_holes(self) -> bool:
         """Whether something is acked above the cumulative ack, in this run or an earlier one."""
-        return bool(self._acked) or bool(self._restored)
+        return bool(self.acked) or bool(self._restored)
 
     @property
     def is_settled(self) -> bool:
@@ -166,28 +166,28 @@ class PartitionLedger:
         A range is acked once: the caller drops repeats.
         """
         # One entry a range: not by len() of our own class, a call for each tuple.
-        if start == self.cumulative_seq and not self._first_at:
+        if start == self.cumulative_seq and not self.first_at:
             self.cumulative_seq, self.cumulative = stop, last  # the common case: in order
             return
         self._above += stop - start
-        self._first_at[start] = first
-        self._last_at[stop] = last
-        low, high = self._acked.add(start, stop)
+        self.first_at[start] = first
+        self.last_at[stop] = last
+        low, high = self.acked.add(start, stop)
         if low != start:  # grew onto a range below: their inner edges are edges no more
-            del self._first_at[start], self._last_at[start]
+            del self.first_at[start], self.last_at[start]
         if high != stop:
-            del self._first_at[stop], self._last_at[stop]
+            del self.first_at[stop], self.last_at[stop]
         if low == self.cumulative_seq:
-            self._acked.pop_first()
+            self.acked.pop_first()
             self._above -= high - low
-            del self._first_at[low]
-            self.cumulative_seq, self.cumulative = high, self._last_at.pop(high)
+            del self.first_at[low]
+            self.cumulative_seq, self.cumulative = high, self.last_at.pop(high)
 
     def checkpoint(self) -> PartitionCheckpoint:
         """Return what a restart needs; a pure read, O(ranges)."""
         live = tuple(
-            AckedRange(self._first_at[start], self._last_at[stop], stop - start)
-            for start, stop in self._acked
+            AckedRange(self.first_at[start], self.last_at[stop], stop - start)
+            for start, stop in self.acked
         )
         end = self.end if self.is_settled else None
         mark = self.mark if end is None else None

@@ -22,6 +22,15 @@ HOLD_S: Final = 1.5
 HOLD_CALLS: Final = 150
 # Calls may be slow: a target that got room is noticed within a minute all the same.
 _HOLD_MOST_S: Final = 60.0
+# A level that was taken until just now is somebody else's for a moment: one more is tried so soon,
+# and if that is taken, all of it: back as fast as it went.
+_COME_BACK_S: Final = 0.5
+# What was in doubt for the last time so long ago has changed since.
+_DOUBT_S: Final = 30.0
+# Each step of a try is so many times the one before.  A bucket refuses only once it is empty, so
+# steps of a rate grow more slowly.
+_QUICKER: Final = 2.0
+_QUICKER_SHARE: Final = 1.15
 
 
 class RefusedLimit:
@@ -29,12 +38,15 @@ class RefusedLimit:
 
     ``is_confirmed``: more was tried and refused, and the limit was the same before.  ``fell_at_s``
     and ``moved_at_s``: when it fell last, and when it changed last.  ``down_most``: what a fall
-    leaves of a level at least; ``hold_s`` and ``hold_calls``: when more is tried.
+    leaves of a level at least; ``hold_s`` and ``hold_calls``: when more is tried, ``hold_most_s``:
+    at the latest.  ``share``: a step, as a part of the level, of what is not counted in whole
+    calls; 0: a step is one call.
     """
 
     __slots__ = (
-        "_calls", "_down_most", "_fell_to", "_hold_calls", "_hold_s", "_level", "_refused", "_step",
-        "_too_many", "fell_at_s", "is_confirmed", "most", "moved_at_s",
+        "_calls", "_doubted_at_s", "_down_most", "_fell_to", "_hold_most_s", "_hold_s", "_level",
+        "_refused", "_share", "_step", "_too_many", "comes_back", "doubts", "fell_at_s",
+        "hold_calls", "is_confirmed", "most", "moved_at_s", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -42,36 +54,54 @@ class RefusedLimit:
         *,
         down_most: float = _DOWN_MOST,
         hold_s: float = HOLD_S,
+        hold_most_s: float = _HOLD_MOST_S,
         hold_calls: int = HOLD_CALLS,
+        share: float = 0.0,
     ) -> None:
         self.most: float = inf
         self.is_confirmed: bool = False
         self.fell_at_s: float = -inf
         self.moved_at_s: float = -inf
-        self._down_most, self._hold_s, self._hold_calls = down_most, hold_s, hold_calls
+        self.doubts: int = 0
+        self._doubted_at_s = -inf
+        self.tried: float = 1.0
+        self.comes_back: bool = False
+        self.hold_calls: int = hold_calls
+        self._down_most, self._hold_s, self._hold_most_s = down_most, hold_s, hold_most_s
+        self._share = share
         self._fell_to = inf  # the limit after the last refusal
         self._refused = inf  # the level that was refused last
-        self._level, self._too_many = inf, 0  # of the last round, and how many were refused of it
+        self._level, self._too_many = inf, 0.0  # of the last round, and how many were refused of it
         self._calls = 0  # since the last refusal
-        self._step = 1
+        self._step = 1.0
 
-    def fall(self, now_s: float, level: float, refused: int) -> None:
+    def _grain(self, level: float) -> float:
+        return self._share * level or 1.0
+
+    def fall(self, now_s: float, level: float, refused: float) -> None:
         """Of ``level`` at once so many were ``refused``."""
         before = self._fell_to
-        self._level, self._too_many = min(self.most, level), 0
+        if now_s - self._doubted_at_s > _DOUBT_S:
+            self.doubts, self.tried = 0, min(self.most, level)
+        if self.most <= before < inf and self._refused <= before + self._grain(before):
+            self.doubts += 1
+            self.tried = max(self.tried, min(self.most, level))
+            self._doubted_at_s = now_s
+        self._level, self._too_many = min(self.most, level), 0.0
         self.fall_on(now_s, refused)
-        self.is_confirmed = abs(self.most - before) <= 1
+        self.is_confirmed = abs(self.most - before) <= self._grain(self.most)
 
-    def fall_on(self, now_s: float, refused: int) -> None:
+    def fall_on(self, now_s: float, refused: float) -> None:
         """So many more were ``refused`` of those before the last fall."""
         self._too_many += refused
-        level, taken = self._level, self._level - max(1, self._too_many)
-        self.most = self._fell_to = max(1.0, level * self._down_most, taken)
+        level, grain = self._level, self._grain(self._level)
+        taken = level - max(grain, self._too_many)
+        self.most = self._fell_to = max(grain, level * self._down_most, taken)
         # What was taken is known exactly, unless it was less than that: then all of it is news.
-        self._refused = self.most + 1 if taken >= self.most else level
+        self._refused = self.most + grain if taken >= self.most else level
         self.fell_at_s = self.moved_at_s = now_s
         self._calls = 0
-        self._step = 1
+        self._step = 1.0
 
     def took(self, calls: int) -> None:
         """So many calls were not refused."""
@@ -82,20 +112,32 @@ class RefusedLimit:
 
         For who has seen what the last move brought, and has more to send than ``most``.
         """
-        if self.most + 1 < self._refused:
+        grain = self._grain(self.most)
+        if self.most + grain < self._refused:
             # Halfway back to what was refused: a target that was full for a moment has room again.
-            more = max(1.0, (self._refused - self.most) / 2)
-            self.most = min(self._refused - 1, self.most + more)
+            more = max(grain, (self._refused - self.most) / 2)
+            self.most = min(self._refused - grain, self.most + more)
+        elif self.is_left(now_s) and self._step > 1:
+            self.most = max(self.most + grain, self.tried)  # somebody else was there, and has gone
+            self._step = 1.0
+            self.fell_at_s, self._calls = now_s, 0
         elif self._may_try(now_s):
-            self.most += self._step
-            self._step *= 2
+            self.most += self._step * grain
+            self._step *= _QUICKER_SHARE if self._share else _QUICKER
         else:
             return False
         self.moved_at_s = now_s
         return True
 
+    def is_left(self, now_s: float) -> bool:
+        """Whether it is below a level that was taken until something else came up."""
+        is_recent = now_s - self._doubted_at_s <= _DOUBT_S
+        return self.comes_back and is_recent and self.most < self.tried
+
     def _may_try(self, now_s: float) -> bool:
         held_s = now_s - self.fell_at_s
-        if held_s >= _HOLD_MOST_S:
+        if self.is_left(now_s) and held_s >= _COME_BACK_S:
             return True
-        return held_s >= self._hold_s and self._calls >= self._hold_calls
+        if held_s >= self._hold_most_s:
+            return True
+        return held_s >= self._hold_s and self._calls >= self.hold_calls

@@ -20,7 +20,7 @@ from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_process
 from flowctl.failure.classify import check_rule
 from flowctl.pacing.api import Paced, paced
-from flowctl.pacing.settings import Limits
+from flowctl.pacing.target_settings import Limits
 
 if TYPE_CHECKING:
     from flowctl.bolts.batch import Batch

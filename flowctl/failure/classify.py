@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from flowctl.errors import RetryLater, UnrunnableError
 from flowctl.failure import tables
 from flowctl.failure.callables import check_plain, check_process
-from flowctl.failure.headers import wait_of
+from flowctl.failure.headers import Told, told_of, wait_of
 from flowctl.failure.kinds import Kind
 from flowctl.failure.texts import answer_of
 
@@ -122,6 +122,20 @@ def meaning_of(
     if ruled is Kind.FAULT and meaning.is_refusal:
         return Meaning(Kind.FAULT, "refusal=")
     return meaning
+
+
+def told_by(response: Any, *, wall_clock: Callable[[], float] = time.time) -> tuple[Told, ...]:
+    """Return what ``response``, or an error that carries one, tells of limits.
+
+    Takes what httpx, requests, aiohttp, openai and anthropic give, a dictionary of botocore, and
+    plain headers.  Nothing is read from the network.
+    """
+    carried = _get(response, "response") or response
+    if isinstance(carried, dict) and "ResponseMetadata" in carried:  # botocore's
+        headers = carried["ResponseMetadata"].get("HTTPHeaders", {})
+    else:
+        headers = _get(carried, "headers") or _get(response, "headers") or carried
+    return told_of(headers, wall_clock)
 
 
 def meaning_alone(error: BaseException) -> Meaning | None:

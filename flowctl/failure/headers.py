@@ -1,10 +1,11 @@
-"""How long a response asks to be left alone: ``Retry-After`` and rate limit headers."""
+"""What a response tells of limits: how long to wait, and how much is left until when."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 # A limit's reset is either in seconds from now or a Unix time (GitHub), perhaps in ms.
@@ -15,6 +16,69 @@ _REMAINING: Final = ("ratelimit-remaining", "x-ratelimit-remaining", "x-rate-lim
 # RateLimit: "default";r=0;t=30, the newest form (draft-ietf-httpapi-ratelimit-headers).
 _REST: Final = re.compile(r";\s*r=(\d+)")
 _RESET: Final = re.compile(r";\s*t=(\d+)")
+# Headers that tell a limit: which service has which form.  ``what``: limit, remaining or reset.
+_FAMILIES: Final = (
+    # X-RateLimit-Remaining (GitHub and many), …-requests and …-tokens (OpenAI, Azure)
+    re.compile(r"(?:x-)?rate-?limit-(?P<what>limit|remaining|reset)(?:-(?P<unit>[a-z-]+))?"),
+    re.compile(r"anthropic-ratelimit-(?P<unit>[a-z-]+)-(?P<what>limit|remaining|reset)"),
+    re.compile(r"x-ms-ratelimit-(?P<what>limit|remaining|reset)-(?P<unit>[a-z-]+)"),
+)
+# 6m0s, 1.5s, 120ms: OpenAI's spans of time.
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SPAN_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Told(NamedTuple):
+    """What is left of one limit.  ``unit``: "requests", "tokens", …; "" if it has none.
+
+    ``limit``: None if it was not told; ``reset_s``: until when ``remaining`` is all there is.
+    """
+
+    unit: str
+    limit: float | None
+    remaining: float
+    reset_s: float
+
+
+def told_of(headers: Any, wall_clock: Callable[[], float]) -> tuple[Told, ...]:
+    """Return the limits that ``headers`` tell with what is left and until when."""
+    said = _lower(headers)
+    date_s = _date(said.get("date"))
+    parts: dict[str, dict[str, str]] = {}
+    for name, value in said.items():
+        for family in _FAMILIES:
+            if (found := family.fullmatch(name)) is not None:
+                parts.setdefault(found["unit"] or "", {})[found["what"]] = value
+    newest = said.get("ratelimit", "")  # as it is told in one header
+    if (rest := _REST.search(newest)) and (reset := _RESET.search(newest)):
+        parts[""] = {"remaining": rest[1], "reset": reset[1]}
+    told = []
+    for unit, part in parts.items():
+        remaining = _number(part.get("remaining"))
+        until_s = _reset_in(part.get("reset"), date_s, wall_clock)
+        if remaining is not None and until_s is not None and until_s > 0:
+            told.append(Told(unit, _number(part.get("limit")), max(0.0, remaining), until_s))
+    return tuple(told)
+
+
+def _reset_in(
+    value: str | None, date_s: float | None, wall_clock: Callable[[], float]
+) -> float | None:
+    """Seconds from now: a number, a Unix time, a span of time, or a moment (RFC 3339)."""
+
+    def now_s() -> float:
+        return wall_clock() if date_s is None else date_s
+
+    if value is None or _number(value) is not None:
+        return _until(value, now_s)
+    spans = _SPAN.findall(value)
+    if spans and "".join(map("".join, spans)) == value:
+        return sum(float(number) * _SPAN_S[unit] for number, unit in spans)
+    try:
+        at = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return at.timestamp() - now_s() if at.tzinfo is not None else None
 
 
 class Wait(NamedTuple):

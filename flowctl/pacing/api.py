@@ -14,7 +14,7 @@ from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.pacing.call import AsyncCall, Call, checked_cost
 from flowctl.pacing.gates import gate_of
 from flowctl.pacing.hard import HardPermits, hard_permits
-from flowctl.pacing.settings import Limits, PaceSettings, settings_of
+from flowctl.pacing.target_settings import Limits, PaceSettings, settings_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _C = TypeVar("_C", Call, AsyncCall)

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from flowctl.compat import add_note
 from flowctl.errors import ConfigError
-from flowctl.failure.classify import Meaning, RefusalRule, refusal_of
+from flowctl.failure.classify import Meaning, RefusalRule, refusal_of, told_by
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.hard import HardPermits
 
@@ -74,8 +74,21 @@ class _Call:
             self._holds = False
             self._gate.leave_refused(retry_after_s)
 
+    def tell(self, response: Any) -> None:
+        """Report what ``response`` tells of limits in its headers: what is left, and until when.
+
+        So much a second is used until then, before anything is refused.  Takes the responses of
+        httpx, requests, aiohttp, openai and anthropic (``with_raw_response``), a dictionary of
+        botocore, or headers.  What an exception carries is told by itself.  Limits of tokens count
+        if ``cost`` is in tokens; a response without such headers says nothing.
+        """
+        told = told_by(response)
+        if told:
+            self._gate.tell(told)
+
     def failed(self, error: BaseException) -> None:
         """Report an ``error`` that the program has handled; a refusal counts as one."""
+        self.tell(error)
         refusal = self._refusal(error)
         if refusal is not None:
             self.throttled(refusal.after_s)
@@ -116,6 +129,7 @@ class _Call:
 
         ``given``: the function and what it was called with.
         """
+        self.tell(error)
         refusal = self._refusal(error)
         if refusal is None:
             if self._refused_by:

@@ -16,7 +16,8 @@ class CallCounts(msgspec.Struct):
     ``cost`` and ``call_s`` [s] count calls that succeeded.  ``waited_s`` [s] was spent before calls
     on waiting for permits and budget.  The peaks since they were last taken: ``in_flight`` (calls
     and resting permits), ``want`` (the same with those who waited) and ``resting``.  ``is_held``
-    and ``is_rate_held``: somebody waited for a permit, or for budget.
+    and ``is_rate_held``: somebody waited for a permit, or for budget.  ``told_rate`` [cost/s]: what
+    the target told it takes now; 0: nothing.
     """
 
     calls: int = 0
@@ -30,6 +31,7 @@ class CallCounts(msgspec.Struct):
     is_held: bool = False
     is_rate_held: bool = False
     resting: int = 0
+    told_rate: float = 0.0
 
     @property
     def sums(self) -> Sums:
@@ -45,6 +47,7 @@ class CallCounts(msgspec.Struct):
             is_held=self.is_held,
             is_rate_held=self.is_rate_held,
             resting=self.resting,
+            told_rate=self.told_rate,
         )
 
     def copy(self) -> CallCounts:

@@ -17,14 +17,14 @@ from math import inf
 from typing import Any, Final, Protocol
 
 from flowctl.core.pacing.law import TargetLaw
-from flowctl.core.pacing.leader import Leader
+from flowctl.core.pacing.leader import Law, Leader
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, WorkerReport
 from flowctl.errors import InfrastructureError
 from flowctl.instrumentation.logging import get_logger, is_heard
 from flowctl.pacing.call_counts import CallCounts
 from flowctl.pacing.gate import Gate, Known
-from flowctl.pacing.local import TICK_S, LocalSource
-from flowctl.pacing.settings import PaceSettings
+from flowctl.pacing.in_process import TICK_S, LocalSource
+from flowctl.pacing.target_settings import PaceSettings
 
 # -- What a worker reports of its gate at each exchange ----------------------------------------
 
@@ -47,6 +47,7 @@ class Reporter:
         self._told = Sums()  # what was answered
         self._telling = CallCounts()
         self._told_at_s = self._wanted_at_s = gate.clock()
+        self._rate_held_at_s = -inf
         self._want_before = 0
         self._used_rate = 0.0
         self.rate: float = 0.0
@@ -79,6 +80,7 @@ class Reporter:
             counters.in_flight,
             counters.is_held,
             counters.resting,
+            counters.told_rate,
         )
         self._want_before = counters.want
         return WorkerReport(
@@ -92,6 +94,9 @@ class Reporter:
 
     def _wanted_rate(self, done: Sums, now_s: float) -> float:
         if self._telling.is_rate_held:
+            self._rate_held_at_s = now_s
+        if self._gate.permits and now_s - self._rate_held_at_s < IDLE_S:
+            # Also while all of its callers are in calls: a part that moves is lost on its way.
             return RATE_MOST
         spent_s = now_s - self._told_at_s
         if spent_s >= _SPAN_MIN_S:
@@ -139,12 +144,15 @@ class LeaseSource:
         settings: PaceSettings,
         exchange: Exchange,
         wake: Callable[[], None] | None = None,
+        law: Callable[..., Law] = TargetLaw,
     ) -> None:
         self._gate = gate
         self.settings = settings
         self._exchange = exchange
         self._reporter = Reporter(gate, settings)
-        self._leader = Leader(settings.limits.bounds, leave=settings.leave, tick_s=PERIOD_S)
+        self._leader = Leader(
+            settings.limits.bounds, leave=settings.leave, tick_s=PERIOD_S, law=law
+        )
         self._decision: Decision | None = None
         self._period_s = PERIOD_S
         self._extra = _EXTRA_MOST
@@ -272,7 +280,8 @@ class LeaseSource:
         if self._alone is not None:
             self._alone = None
             self._log(logging.INFO, "pacing_shared_again")
-        self._gate.rate.set_rate(reply.rate if reply.budget else inf, sent_at_s)
+        rate = reply.rate if reply.budget else inf
+        self._gate.set_rate(rate, sent_at_s, is_learned=reply.is_learned)
         self._gate.set_permits(reply.permits, valid_until_s)
 
     # -- while nobody can be asked ------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What one process keeps of a target: its permits, its part of the budget, and who waits.
 
 A gate is told how many permits it has by a *source*: the law in this process
-(:class:`flowctl.pacing.local.LocalSource`), or leases from Redis
+(:class:`flowctl.pacing.in_process.LocalSource`), or leases from Redis
 (:class:`flowctl.pacing.client.LeaseSource`).
 """
 
@@ -11,13 +11,14 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from flowctl.core.pacing.leases import RateGate
 from flowctl.core.retry import ASKED_MOST_S, TARGET
+from flowctl.failure.headers import Told
 from flowctl.pacing.call_counts import CallCounts
 
 # Those that were refused together don't come back together.
@@ -79,6 +80,7 @@ class Gate:
         self._waiting: deque[Waiter] = deque()
         self._resting: list[float] = []  # a heap: until when permits rest that were refused
         self._refused_in_row = 0
+        self._told: dict[str, tuple[float, float]] = {}  # by unit: cost/s, and until when
 
     @property
     def is_idle(self) -> bool:
@@ -213,6 +215,26 @@ class Gate:
             self.source.on_left(now_s)
         self._wake_first()
 
+    def tell(self, told: Iterable[Told]) -> None:
+        """The target told what is left until when: so much a second is used until then.
+
+        Tokens count where calls have a cost of their own: it is taken to be in tokens.
+        """
+        with self.lock:
+            now_s, counters = self.clock(), self.counters
+            mean_cost = counters.cost / counters.calls if counters.calls else 1.0
+            for unit, _, remaining, reset_s in told:
+                is_cost = bool(unit) and unit != "requests"
+                if is_cost and counters.cost == counters.calls:
+                    continue
+                # Of nothing that is left one call asks when the time is over.
+                left = max(remaining if is_cost else remaining * mean_cost, mean_cost / 2)
+                self._told[unit] = left / reset_s, now_s + reset_s
+
+    def _told_rate(self, now_s: float) -> float:
+        told = [rate for rate, until_s in self._told.values() if now_s < until_s]
+        return min(told, default=0.0)
+
     # -- the source's -------------------------------------------------------------------------
 
     @property
@@ -226,10 +248,26 @@ class Gate:
         self.valid_until_s = valid_until_s
         self._wake_first()
 
+    def set_rate(self, rate: float, now_s: float, *, is_learned: bool) -> None:
+        """Its part of what all may use [cost/s]; the lock is held.
+
+        Those who get one at the same moment, after calls without any, begin at different times.
+        """
+        own, counters = self.rate, self.counters
+        own.saves_call = is_learned
+        if rate < own.rate == inf and counters.calls:
+            owed = self._chance.random() * counters.cost / counters.calls
+            own.set_rate(rate, now_s, owed=owed)
+        elif rate != own.rate:
+            own.set_rate(rate, now_s)
+
     def take_sums(self) -> CallCounts:
         """Return the sums, and begin to look for the most at once again; the lock is held."""
+        now_s = self.clock()
+        if self._told:
+            self.counters.told_rate = self._told_rate(now_s)
         sums = self.counters.copy()
-        self._end_rests(self.clock())
+        self._end_rests(now_s)
         counters = self.counters
         counters.in_flight = self.in_flight + len(self._resting)
         counters.resting = len(self._resting)

@@ -17,8 +17,8 @@ from flowctl.core.pacing.law import TargetLaw
 from flowctl.errors import ConfigError
 from flowctl.pacing.client import LeaseSource
 from flowctl.pacing.gate import Gate
-from flowctl.pacing.local import TICK_S, LocalSource
-from flowctl.pacing.settings import PaceSettings
+from flowctl.pacing.in_process import TICK_S, LocalSource
+from flowctl.pacing.target_settings import PaceSettings
 
 # How long the end of a process waits: an exchange takes 1 ms, one that hangs a second.
 _LEAVE_S: Final = 1.5

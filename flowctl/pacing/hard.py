@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, TypeVar
 
 from flowctl.errors import ConfigError, RetryLater
-from flowctl.pacing.settings import Limits
+from flowctl.pacing.target_settings import Limits
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -102,7 +102,7 @@ def _check_intake(core: SpoutCore) -> None:
 
 
 def _check_ledger(ledger: PartitionLedger) -> None:
-    ranges = list(ledger._acked)
+    ranges = list(ledger.acked)
     _require(0 <= ledger.cumulative_seq <= ledger.next_seq, "the cumulative ack passed the reading")
     above = sum(stop - start for start, stop in ranges)
     open_records = ledger.next_seq - ledger.cumulative_seq - above
@@ -110,8 +110,8 @@ def _check_ledger(ledger: PartitionLedger) -> None:
     edges = [ledger.cumulative_seq, *(edge for pair in ranges for edge in pair)]
     _require(all(a < b for a, b in pairwise(edges)), "ranges overlap, touch or are empty")
     _require(edges[-1] <= ledger.next_seq, "something unread is acked")
-    _require(ledger._first_at.keys() == {a for a, _ in ranges}, "a range lost its first position")
-    _require(ledger._last_at.keys() == {b for _, b in ranges}, "a range lost its last position")
+    _require(ledger.first_at.keys() == {a for a, _ in ranges}, "a range lost its first position")
+    _require(ledger.last_at.keys() == {b for _, b in ranges}, "a range lost its last position")
 
 
 def _check_consumer(core: KeepingCore, consumer: AdaptiveFlowConsumer) -> None:

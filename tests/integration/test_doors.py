@@ -34,7 +34,7 @@ from flowctl import FlowControlSpout, LocalBolts, Settings, paced
 from flowctl.bolts.batch import Batch
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint, Record
-from flowctl.delivery.reading import Piece
+from flowctl.delivery.offset_reader import Piece
 from flowctl.errors import UnrunnableError
 from flowctl.pacing.gates import close_gates
 from flowctl.testing.stores import MemoryCheckpointStore

@@ -51,14 +51,17 @@ def test_the_place_does_what_the_script_does(seed: int, monkeypatch: pytest.Monk
                 c._replace(holds=0) for c in other.table.claims
             )
             assert (one.table.goals, one.table.total) == (other.table.goals, other.table.total)
+            assert (one.table.budget, one.table.rate) == (other.table.budget, other.table.rate)
 
 
 def some_report(chance: random.Random) -> WorkerReport:
     worker = chance.choice("abcd")
     goals = {chance.choice("abcd"): (chance.randint(0, 4), float(chance.randint(0, 60)))}
-    decision = Decision(chance.randint(1, 8), "why", goals) if chance.random() < 0.3 else None
+    rate = chance.choice([0.0, 40.0, 200.0])
+    decision = Decision(chance.randint(1, 8), "why", goals, rate) if chance.random() < 0.3 else None
     holds = chance.randint(0, 4)
     claim = Claim(worker, chance.choice("xy"), 1.0, 2, RATE_MOST, holds, 1, chance.random() < 0.5)
+    claim = claim._replace(told_rate=chance.choice([0.0, 12.5]))
     done = Sums(1, 2.0, 0.5, 1, 0, 0.25) if chance.random() < 0.5 else Sums()
     rate, leaves = float(chance.randint(0, 60)), chance.random() < 0.1
     return WorkerReport(claim, rate, done, 2.0, 4, 100.0, leaves, decision)

@@ -217,3 +217,13 @@ def test_a_run_without_a_redis_serves_its_own_metrics(
 def _metrics(address: str) -> str:
     with urlopen(f"{address}/metrics") as answer:
         return str(answer.read(), "utf-8")
+
+
+def test_a_rate_that_was_learned_is_shown_and_reset_with_the_rest(server: Server) -> None:
+    assert "rate" not in run("show", "pg-main")
+    server.report("etl", Sums(), Decision(8, "it is a rate", {}, 12.5))
+    assert "rate: 12.5 a second, learned" in run("show", "pg-main").splitlines()
+    assert json.loads(run("show", "pg-main", "--json"))["rate"] == 12.5
+    server.now_s += 60
+    run("reset", "pg-main")
+    assert server.stored(b"rate") is None

@@ -251,6 +251,21 @@ def test_a_long_chain_and_files_that_one_other_needs_are_out_of_order(
     assert "3 files, 2 at most: flowctl.runtime.a > flowctl.runtime.b" in chain.what
 
 
+def test_private_names_of_others_and_names_in_two_rooms_are_out_of_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = modules(core__a="class A:\n    def __init__(self):\n        self._x = 1")
+    tests = modules(unit__t="a._x\nb._x")
+    assert list(house.familiar(made, tests)) == []
+    monkeypatch.setattr(house, "PRIVATE_IN_TESTS_MAX", 1)
+    (breach,) = house.familiar(made, tests)
+    assert breach.what.startswith("2 private names of others: flowctl.unit.t: a._x")
+    (breach,) = house.familiar(tests + made, [])
+    named = modules(core__a="", wire__a="", cli__a="", core__ranges__a="", wire___b="", core__b="")
+    (breach,) = house.namesakes(named)
+    assert breach.what == "a is the name of flowctl.core.a and of flowctl.wire.a"
+
+
 @reads_all
 def test_how_the_files_hang_together_can_be_read() -> None:
     told = "\n".join(house.structure())

@@ -25,7 +25,7 @@ from flowctl.errors import (
 )
 from flowctl.failure.classify import refusal_of
 from flowctl.pacing.gates import close_gates
-from flowctl.pacing.settings import Limits
+from flowctl.pacing.target_settings import Limits
 from flowctl_http import BulkSink, HttpSink
 from tests.search_service import Answer, Cluster, Service, serve
 from tests.unit.test_delivery import Letters, deliver

@@ -16,7 +16,7 @@ from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, 
 from flowctl.errors import CheckpointUnavailableError, ConfigError, InfrastructureError
 from flowctl.pacing.client import TTL_S, LeaseSource
 from flowctl.pacing.gate import Gate
-from flowctl.pacing.settings import Limits, PaceSettings
+from flowctl.pacing.target_settings import Limits, PaceSettings
 from flowctl_redis.targets import RedisExchange
 
 

@@ -13,7 +13,7 @@ import pytest
 from flowctl.core.pacing.law import Bounds, TargetLaw
 from flowctl.core.retry import ASKED_MOST_S
 from flowctl.pacing.gate import Gate, Known, Waiter
-from flowctl.pacing.local import TICK_S, LocalSource
+from flowctl.pacing.in_process import TICK_S, LocalSource
 
 
 class Gated:
@@ -210,7 +210,10 @@ def test_a_process_alone_looks_every_so_often_and_takes_what_was_learned() -> No
     seen: list[Any] = []
     law = TargetLaw(Bounds(start=3), tick_s=TICK_S)
     learn = SimpleNamespace(
-        limit=3, reason="start", on_sample=lambda now_s, sample: seen.append((now_s, sample))
+        limit=3,
+        rate=float("inf"),
+        reason="start",
+        on_sample=lambda now_s, sample: seen.append((now_s, sample)),
     )
     gate.source = source = LocalSource(gate, law, rate=inf)
     assert (gate.permits, source.known()) == (3, Known(3, "start", is_shared=False))

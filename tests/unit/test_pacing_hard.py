@@ -9,7 +9,7 @@ import pytest
 
 from flowctl.errors import ConfigError, RetryLater
 from flowctl.pacing.hard import HardPermits, hard_permits
-from flowctl.pacing.settings import Limits
+from flowctl.pacing.target_settings import Limits
 
 IDLE, OPEN, FAILED, GONE = 0, 2, 3, 4
 

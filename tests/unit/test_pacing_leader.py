@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Place:
         self.wants = wants
         self.now_s = 1_000.0
         self.limit = 4
-        self.budget = 0.0
+        self.budget = self.rate = 0.0
         self.rate_held: set[int] = set()
         self.total = Sums()
         self.goals: dict[str, tuple[int, float]] = {str(n): (0, 0.0) for n in range(len(wants))}
@@ -43,11 +44,18 @@ class Place:
         calls = int(used * seconds / 0.05)
         self.total = self.total.plus(Sums(calls, calls, calls * 0.05))
         self.now_s += seconds
-        table = Table(self.claims(), self.goals, self.total, **self.operator)
+        table = Table(
+            self.claims(),
+            self.goals,
+            self.total,
+            budget=self.budget,
+            rate=self.rate,
+            **self.operator,
+        )
         reply = Reply(self.now_s, self.limit, 0, 0.0, len(self.wants), self.budget, table)
         decision = self.leader.decide(reply)
         if decision is not None:
-            self.limit = decision.limit
+            self.limit, self.rate = decision.limit, decision.rate
             self.goals = {**self.goals, **decision.goals}
         return decision
 
@@ -140,3 +148,52 @@ def test_two_exchanges_in_quick_succession_are_one_sample() -> None:
         quickly.turn(TICK_S - 0.05)
         quickly.turn(0.05)
     assert abs(quickly.limit - slowly.limit) <= 2
+
+
+class Learned:
+    """A law that has learned ``rate``, whatever it sees."""
+
+    rates: list[float]
+
+    def __init__(self, bounds: Bounds, *, leave: float, tick_s: float, **known: Any) -> None:
+        self.bounds, self.limit, self.reason, self.known = bounds, 4, "told", known
+        self.rate: float = inf
+
+    def on_sample(self, now_s: float, sample: Any) -> None:
+        self.rate = self.rates.pop(0)
+
+
+def test_a_rate_that_was_learned_is_told_even_if_no_part_of_it_moves() -> None:
+    place = Place(1, 1)
+    Learned.rates = [10.0, 10.1, 10.1, inf]
+    place.leader = Leader(Bounds(), leave=0.0, tick_s=TICK_S, law=Learned)
+    place.turn()
+    assert place.turn() == Decision(4, "told", {"0": (2, 5.0), "1": (2, 5.0)}, 10.0)
+    assert place.turn() == Decision(4, "told", {}, 10.1)
+    assert place.turn() is None
+    assert place.turn() == Decision(4, "told", {"0": (2, 0.0), "1": (2, 0.0)}, 0.0)
+
+
+def test_of_what_was_learned_and_what_users_allow_the_least_is_shared() -> None:
+    place = Place(1, 1, leave=0.5)
+    place.budget, Learned.rates = 12.0, [10.0, 4.0]
+    place.leader = Leader(Bounds(), leave=0.5, tick_s=TICK_S, law=Learned)
+    place.turn()
+    place.turn()
+    assert sum(rate for _, rate in place.goals.values()) == 6.0, "half of the budget"
+    place.turn()
+    assert sum(rate for _, rate in place.goals.values()) == 4.0
+
+
+def test_who_takes_over_a_target_gets_the_rate_that_is_stored() -> None:
+    made: list[Learned] = []
+
+    def law(*args: Any, **more: Any) -> Learned:
+        made.append(Learned(*args, **more))
+        return made[-1]
+
+    place = Place(1)
+    place.rate, place.total = 7.5, Sums(9, 9.0, 1.0)
+    place.leader = Leader(Bounds(), leave=0.0, tick_s=TICK_S, law=law)
+    place.turn()
+    assert made[0].known == {"known": 4, "rate": 7.5}

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from structlog.testing import capture_logs
 
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
-from flowctl.delivery.reading import Offset
+from flowctl.delivery.offset_reader import Offset
 from flowctl.errors import (
     CheckpointUnavailableError,
     ConfigError,

@@ -10,7 +10,7 @@ import pytest
 
 from flowctl.core.records import Checkpoint, Record
 from flowctl.delivery.batch_rows import BatchRows
-from flowctl.delivery.reading import Offset, Reading
+from flowctl.delivery.offset_reader import Offset, OffsetReader
 from flowctl.errors import SourceError
 from flowctl.ports import SourceChunk
 
@@ -64,7 +64,7 @@ def through_json(offset: Offset) -> Offset:
 def test_batches_cover_all_records_once_and_repeat_exactly(seed: int) -> None:
     chance = random.Random(seed)
     sizes = {"a": 40, "b": 7, "c": 23}
-    reading = Reading(lambda: Parts(sizes, chance))
+    reading = OffsetReader(lambda: Parts(sizes, chance))
     offsets, batches = [EMPTY], []
     while True:
         pieces, ends = reading.take(offsets[-1], chance.randint(1, 12))
@@ -76,21 +76,21 @@ def test_batches_cover_all_records_once_and_repeat_exactly(seed: int) -> None:
     assert sorted(value for batch in batches for value in batch) == everything
     # A new process repeats any of them, and goes on behind it.
     at = chance.randrange(len(batches))
-    again = Reading(lambda: Parts(sizes, random.Random(seed + 1)))
+    again = OffsetReader(lambda: Parts(sizes, random.Random(seed + 1)))
     assert values(again.replay(offsets[at], offsets[at + 1])) == batches[at], "in the same order"
     rest, _ = again.take(offsets[at + 1], 1_000)
     assert sorted(values(rest)) == sorted(v for batch in batches[at + 1 :] for v in batch)
 
 
 def test_a_batch_has_no_more_rows_than_asked_for() -> None:
-    reading = Reading(lambda: Parts({"a": 100}, random.Random(1)))
+    reading = OffsetReader(lambda: Parts({"a": 100}, random.Random(1)))
     pieces, ends = reading.take(EMPTY, 30)
     assert len(values(pieces)) == 30
     assert (ends["a"].position, ends["a"].records) == ((30, 0), 30)
 
 
 def test_the_end_of_a_partition_is_kept_with_its_last_record() -> None:
-    reading = Reading(lambda: Parts({"a": 5}, random.Random(1)))
+    reading = OffsetReader(lambda: Parts({"a": 5}, random.Random(1)))
     _, ends = reading.take(EMPTY, 100)
     assert ends["a"].end == 5
 
@@ -102,7 +102,7 @@ def test_one_producer_serves_batches_that_follow_each_other() -> None:
         made.append(Parts({"a": 100}, random.Random(3)))
         return made[-1]
 
-    reading = Reading(make)
+    reading = OffsetReader(make)
     _, ends = reading.take(EMPTY, 10)
     _, ends = reading.take(Offset(1, ends), 10)
     assert len(made) == 1
@@ -111,9 +111,9 @@ def test_one_producer_serves_batches_that_follow_each_other() -> None:
 
 
 def test_a_source_that_lost_records_is_told() -> None:
-    end = Offset(1, Reading(lambda: Parts({"a": 50}, random.Random(1))).take(EMPTY, 40)[1])
+    end = Offset(1, OffsetReader(lambda: Parts({"a": 50}, random.Random(1))).take(EMPTY, 40)[1])
     with pytest.raises(SourceError, match="ends 10 records before"):
-        Reading(lambda: Parts({"a": 30}, random.Random(1))).replay(EMPTY, end)
+        OffsetReader(lambda: Parts({"a": 30}, random.Random(1))).replay(EMPTY, end)
 
 
 @pytest.mark.parametrize("given", [{}, {"version": 2, "rows": 1, "partitions": {}}, {"n": 3}])

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need Spa
 from pyspark.sql.types import LongType, StructType
 
 from flowctl.core.records import Record
-from flowctl.delivery.reading import Piece
+from flowctl.delivery.offset_reader import Piece
 from flowctl.errors import UnrunnableError
 from flowctl_files import FileDeadLetter
 from pyspark_flowctl.stream_options import StreamOptions

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record, Span
 from flowctl.delivery.delivery import ReadRows
-from flowctl.delivery.reading import Offset, Reading
+from flowctl.delivery.offset_reader import Offset, OffsetReader
 from flowctl.errors import SourceError
 from flowctl.ports import SourceChunk
 
@@ -49,8 +49,8 @@ class Script:
     def close(self) -> None:
         self.closed += 1
 
-    def reading(self) -> Reading:
-        return Reading(lambda: self, clock=lambda: self.now_s)  # type: ignore[arg-type, return-value]
+    def reading(self) -> OffsetReader:
+        return OffsetReader(lambda: self, clock=lambda: self.now_s)  # type: ignore[arg-type, return-value]
 
 
 def rows_of(pieces: list[Any]) -> list[str]:

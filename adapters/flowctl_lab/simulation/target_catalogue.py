@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Final, NamedTuple
 
-from flowctl.pacing.settings import Limits
+from flowctl.pacing.target_settings import Limits
 from flowctl_lab.simulation.targets import Target, World
 
 _CALL_S = 0.1  # how long a call takes if nobody is in the way: a web service

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowctl.core.pacing.leases import Claim, Reply, Sums, Table, WorkerReport
+from flowctl.core.pacing.leases import Claim, Reply, Sums, Table, WorkerReport, least_rate
 from flowctl.errors import InfrastructureError
 
 _LEADER_S = 1.0  # as in pace.lua
@@ -41,6 +41,7 @@ class Place:
     def clear(self) -> None:
         """Forget all, as a server that is restarted empty."""
         self.limit: int | None = None
+        self.learned_rate: float = 0.0  # 0: none
         self.reason = ""
         self.total: Sums = Sums()
         self.jobs: dict[str, Sums] = {}
@@ -58,20 +59,24 @@ class Place:
         now_s, me = self._clock(), report.claim.worker
         self._decide(report)
         self._add(report)
-        budget = report.budget or 0.0
+        budget = least_rate(report.budget or 0.0, self.learned_rate)
         permits, rate = self._lease(report, now_s, budget)
         table = None
         if not report.is_leaving and (self._leader == me or self._leader_until_s <= now_s):
             self._leader, self._leader_until_s = me, now_s + _LEADER_S
-            table = self._table(now_s)
+            table = self._table(now_s, report.budget or 0.0)
         assert self.limit is not None
         workers = len(self.entries)
-        return Reply(now_s, self.limit, permits, rate, workers, budget, table, self.reason)
+        is_learned = budget != (report.budget or 0.0)
+        return Reply(
+            now_s, self.limit, permits, rate, workers, budget, table, self.reason, is_learned
+        )
 
     def _decide(self, report: WorkerReport) -> None:
         decision = report.decision
         if decision is not None and self._leader == report.claim.worker:
             self.limit, self.reason = decision.limit, decision.reason
+            self.learned_rate = decision.rate
             for worker, (goal, rate) in decision.goals.items():
                 if (entry := self.entries.get(worker)) is not None:
                     entry.goal, entry.rate_goal = goal, rate
@@ -111,9 +116,15 @@ class Place:
         self.leased, self._rated = self.leased + mine.holds, self._rated + mine.rate
         return permits, rate
 
-    def _table(self, now_s: float) -> Table:
+    def _table(self, now_s: float, budget: float) -> Table:
         self.entries = {name: e for name, e in self.entries.items() if e.till_s > now_s}
         self.leased = sum(entry.holds for entry in self.entries.values())
         self._rated = sum(entry.rate for entry in self.entries.values())
         goals = {name: (e.goal, e.rate_goal) for name, e in self.entries.items()}
-        return Table(tuple(e.claim for e in self.entries.values()), goals, self.total)
+        return Table(
+            tuple(e.claim for e in self.entries.values()),
+            goals,
+            self.total,
+            budget=budget,
+            rate=self.learned_rate,
+        )

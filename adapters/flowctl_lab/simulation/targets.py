@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
+from flowctl.core.pacing.law import TargetLaw
+from flowctl.core.pacing.leader import Law
+from flowctl.failure.headers import Told
 from flowctl.pacing.client import PERIOD_S, LeaseSource
 from flowctl.pacing.gate import Gate, Waiter
-from flowctl.pacing.settings import PaceSettings
+from flowctl.pacing.target_settings import PaceSettings
 from flowctl_lab.simulation.target_place import Place
 
 _REFUSED_S = 0.002  # a refusal comes back at once
@@ -59,7 +62,7 @@ class Target:
     refused: list[float] = field(default_factory=list)
     most: int = 0
 
-    def enter(self, now_s: float) -> float | None:
+    def enter(self, now_s: float, cost: float = 1.0) -> float | None:
         """Return how long the call takes; None: refused."""
         if self.inside >= self.takes:
             self.refused.append(now_s)
@@ -69,6 +72,10 @@ class Target:
         slower = 1 + self.slope * (self.inside - 1)
         return self.call_s * slower * max(1.0, self.inside / self.knee)
 
+    def told(self, now_s: float) -> tuple[Told, ...]:
+        """What its answers tell of limits."""
+        return ()
+
 
 class Worker:
     """A process with ``callers`` threads that do nothing but call.
@@ -77,7 +84,13 @@ class Worker:
     """
 
     def __init__(
-        self, clock: Clock, target: Target, source: LeaseSource, gate: Gate, *, cost: float = 1.0
+        self,
+        clock: Clock,
+        target: Target,
+        source: LeaseSource,
+        gate: Gate,
+        *,
+        cost: Callable[[], float],
     ) -> None:
         self._clock, self._target, self._gate = clock, target, gate
         self._source = source
@@ -113,8 +126,11 @@ class Worker:
         self._source.turn_early()
 
     def _ask(self) -> None:
-        if self._gate.try_enter(self._cost):
-            self._call()
+        self._ask_for(self._cost())
+
+    def _ask_for(self, cost: float) -> None:
+        if self._gate.try_enter(cost):
+            self._call(cost)
             return
         waiter: list[Waiter] = []
         since_s = self._clock.now_s
@@ -122,59 +138,70 @@ class Worker:
         def look() -> None:
             if not waiter:
                 return
-            wait_s = self._gate.next_turn(waiter[0], self._cost, since_s)
+            wait_s = self._gate.next_turn(waiter[0], cost, since_s)
             if wait_s is None:
                 waiter.clear()
-                self._call()
+                self._call(cost)
             elif wait_s < 1.0:  # a longer one is ended by a wake-up
                 self._later(self._clock.now_s + wait_s + 1e-4, look)
 
         waiter.append(self._gate.queue(lambda: self._later(self._clock.now_s, look)))
         self._later(self._clock.now_s, look)
 
-    def _call(self) -> None:
+    def _call(self, cost: float) -> None:
         now_s = self._clock.now_s
-        call_s = self._target.enter(now_s)
+        call_s = self._target.enter(now_s, cost)
         if call_s is None:
-            self._later(now_s + _REFUSED_S, self._was_refused)
+            self._later(now_s + _REFUSED_S, lambda: self._was_refused(cost))
             return
-        self._clock.at(now_s + call_s, self._left_target)
-        self._later(now_s + call_s, lambda: self._was_done(now_s))
+        self._clock.at(now_s + call_s, lambda: self._left_target(cost))
+        self._later(now_s + call_s, lambda: self._was_done(now_s, cost))
 
-    def _left_target(self) -> None:
+    def _left_target(self, cost: float) -> None:
         self._target.inside -= 1
-        self._target.done.append((self._clock.now_s, self.job, self._cost))
+        self._target.done.append((self._clock.now_s, self.job, cost))
 
-    def _was_done(self, began_s: float) -> None:
-        self._gate.leave_done(began_s, self._cost)
+    def _was_done(self, began_s: float, cost: float) -> None:
+        self._gate.leave_done(began_s, cost)
+        self._gate.tell(self._target.told(self._clock.now_s))
         self._ask()
 
-    def _was_refused(self) -> None:
+    def _was_refused(self, cost: float) -> None:
+        self._gate.tell(self._target.told(self._clock.now_s))
         wait_s = self._gate.leave_refused(None)
-        self._later(self._clock.now_s + wait_s, self._ask)
+        self._later(self._clock.now_s + wait_s, lambda: self._ask_for(cost))
 
 
 class World:
-    """A target, the place where its workers meet, and the workers."""
+    """A target, the place where its workers meet, and the workers, whose leader runs ``law``."""
 
-    def __init__(self, target: Target, *, seed: int = 1) -> None:
+    def __init__(
+        self, target: Target, *, seed: int = 1, law: Callable[..., Law] = TargetLaw
+    ) -> None:
         self.clock: Clock = Clock()
         self.target = target
         self.place: Place = Place(lambda: self.clock.now_s)
         self.workers: list[Worker] = []
+        self._law = law
         self._chance = random.Random(seed)
 
     def add(
-        self, workers: int, *, callers: int = 1, cost: float = 1.0, **settings: Any
+        self,
+        workers: int,
+        *,
+        callers: int = 1,
+        cost: float | Callable[[], float] = 1.0,
+        **settings: Any,
     ) -> list[Worker]:
-        """Start so many workers now; return them."""
-        added = [self._worker(cost, settings) for _ in range(workers)]
+        """Start so many workers now; return them.  ``cost``: of each call, or a function."""
+        drawn = cost if callable(cost) else lambda: cost
+        added = [self._worker(drawn, settings) for _ in range(workers)]
         for worker in added:
             worker.start(callers, self.clock.now_s + self._chance.uniform(0, PERIOD_S))
         self.workers += added
         return added
 
-    def _worker(self, cost: float, settings: dict[str, Any]) -> Worker:
+    def _worker(self, cost: Callable[[], float], settings: dict[str, Any]) -> Worker:
         gate = Gate(clock=lambda: self.clock.now_s, chance=self._chance)
         paced = PaceSettings(target="simulated", redis="-", **settings)
         woken: list[Callable[[], None]] = []
@@ -182,7 +209,7 @@ class World:
         def wake() -> None:
             woken[0]()
 
-        source = LeaseSource(gate, paced, self.place, wake)
+        source = LeaseSource(gate, paced, self.place, wake, self._law)
         gate.source = source
         worker = Worker(self.clock, self.target, source, gate, cost=cost)
         woken.append(worker.turn_early)

@@ -1,13 +1,13 @@
 -- One exchange of a worker with a target that many share: its figures in, its leases out.
 --
--- KEYS[1], a hash: limit, reason, budget, set:min, set:max, set:budget, resets, leader,
+-- KEYS[1], a hash: limit, rate (what was learned of it; 0: nothing), reason, budget, set:min, set:max, set:budget, resets, leader,
 -- leader_until, leased, rated, workers, seen, mark*, total, c:<job>, w:<worker>.
 -- A worker's entry is "until|holds|rate|goal|rate goal|rest"; rest is its own and the leader's.
 -- Sums are "calls cost call_ms refused failed waited_ms".
 --
 -- ARGV: 1 worker, 2 job, 3 rest, 4 holds, 5 its rate, 6 ttl [ms], 7 the limit it knows, 8 budget or
 -- '', 9-14 what to add to the sums, 15 'stay' or 'bye', 16 limit or '' (a leader's decision),
--- 17 reason, then for each worker that gets another share: name, goal, rate goal.
+-- 17 reason, 18 rate, then for each worker that gets another share: name, goal, rate goal.
 --
 -- A lease is made smaller only by its worker, who says what it holds: it may use all of that until
 -- it has read the answer.  It grows only by what nobody else holds.
@@ -56,7 +56,8 @@ end
 if ARGV[16] ~= '' and get('leader') == ARGV[1] then
   set('limit', ARGV[16])
   set('reason', ARGV[17])
-  for i = 18, #ARGV, 3 do
+  set('rate', ARGV[18])
+  for i = 19, #ARGV, 3 do
     local other = parsed(get('w:' .. ARGV[i]))
     if other then
       other.goal, other.rate_goal = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
@@ -77,7 +78,9 @@ end
 
 -- 3. Its lease.
 local limit = bounded(number('limit', 1))
-local budget = tonumber(get('set:budget') or ARGV[8]) or 0  -- 0: none, rates don't count
+local allowed = tonumber(get('set:budget') or ARGV[8]) or 0  -- 0: none, rates don't count
+local learned, budget = number('rate', 0), allowed
+if learned > 0 and (allowed == 0 or learned < allowed) then budget = learned end
 local leased, rated = number('leased', 0), number('rated', 0)
 local mine = parsed(get(me))
 local claims, claims_rate = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -115,7 +118,7 @@ set('rated', text(rated))
 local leads = ARGV[15] ~= 'bye' and (get('leader') == ARGV[1] or number('leader_until', 0) <= now)
 local reply = {
   text(now), text(limit), text(permits), text(rate), leads and '1' or '0', get('workers') or '1',
-  text(budget), get('reason') or '',
+  text(budget), budget ~= allowed and '1' or '0', get('reason') or '',
 }
 if leads then
   redis.call('HSET', key, 'leader', ARGV[1], 'leader_until', text(now + LEADER_MS), 'seen', text(now))
@@ -128,6 +131,7 @@ if leads then
   for _, field in ipairs({'total', 'set:min', 'set:max', 'resets'}) do
     reply[#reply + 1] = get(field) or ''
   end
+  reply[#reply + 1], reply[#reply + 2] = text(allowed), text(learned)
   local all, count = redis.call('HGETALL', key), 0
   leased, rated = 0, 0
   for i = 1, #all, 2 do

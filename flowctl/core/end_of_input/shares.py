@@ -1,12 +1,12 @@
-"""How much of what is left belongs to one bolt now, so that all bolts finish together.
+"""How much of the rest of the input one bolt gets now, so that all bolts finish together.
 
-What is left is known once the input has ended; before that, where all that there was has been read,
-it is at least what was read and is not acked.  What a bolt can do until all could be done
-(:mod:`flowctl.core.end_of_input.shares`) is its own.  It gets half of that at a time (factoring,
-Hummel, Schonberg & Flynn 1992, weighted by measured speed as in Banicescu's adaptive weighted
-factoring), more where times hardly vary, or all of it where another call would cost more than it
-could even out (Kruskal & Weiss 1985).  What takes less than an eighth of a call's time is not kept
-for another.
+The rest is known once the input has ended.  Before that, if the source has nothing more for now, it
+is at least what was read and is not acked.  A bolt's *share* is what it can do until the moment at
+which all bolts together could be done (:class:`Finish`).  It gets half of its share at a time
+(factoring: Hummel, Schonberg & Flynn 1992; weighted by measured speed as in Banicescu's adaptive
+weighted factoring).  It gets more where times hardly vary, and all of it where another call would
+cost more than it could even out (Kruskal & Weiss 1985).  Records that take less than an eighth of a
+call are not kept for another call.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from flowctl.core.state import Liveness
 # -- The first bolts to answer wait a little for the next ones, which tell what a call costs ---
 
 
-# So much of the time that first tuples took so far.  Where calls are what costs, bolts of one speed
-# answer within a quarter of it, whatever they hold: all of them then share what is left in one more
-# round.  Where records are what costs, a quarter of a first tuple is 1/32 of a share at most.
+# They wait for this share of the time that first tuples took so far.  If calls are what costs,
+# bolts of one speed answer within it, whatever they hold, and all of them can share the rest in one
+# more round.  If records are what costs, this wait is 1/32 of a share at most.
 _FIRST_PART = 0.25
 
 
 class FirstLook:
-    """One wait, from when the first bolt answers.  Not thread-safe."""
+    """The one wait of the bolts that answer first.  Not thread-safe."""
 
     __slots__ = ("_is_on", "_until_s")
 
@@ -41,10 +41,10 @@ class FirstLook:
         self._is_on = False
 
     def holds(self, pool: ServicePool, now_s: float, *, is_useful: bool) -> bool:
-        """Whether a bolt that has answered gets nothing yet.
+        """Whether bolts that have answered have to wait still.
 
-        ``is_useful``: what the next ones will say may tell what a call costs.  Asked at the first
-        answer; later it changes nothing.
+        ``is_useful``: the next answers may tell what a call costs.  Only its value at the first
+        answer counts.
         """
         if self._until_s is None:
             wait_s = _FIRST_PART * pool.mean_s if is_useful and not pool.is_split else 0.0
@@ -53,7 +53,7 @@ class FirstLook:
         return self._is_on
 
     def next_s(self) -> float | None:
-        """When to ask again on behalf of bolts that got nothing for this reason; None: for none."""
+        """When the wait ends; None if nobody waits."""
         return self._until_s if self._is_on else None
 
     def on_deadline(self, now_s: float) -> None:
@@ -64,28 +64,29 @@ class FirstLook:
 
 # -- When all that is left could be done at the earliest, and what each bolt can do until then -
 #
-# What each bolt holds, its speed and its path tell it, the cost of each bolt's next call
-# included. Each slot of a bolt is free at a time of its own.
+# This follows from what each bolt holds, its speed, its path and the cost of its next call. Each
+# slot of a bolt becomes free at a time of its own.
 
 
-# What a call costs is learned in the first acks; speeds are worked out from it.
+# Worked out again if the cost of a call changed by this share since: speeds depend on it, and it is
+# learned in the first acks.
 _FIXED_CHANGE = 0.25
-# After questions of a quarter of the bolts the end is worked out again: O(log N) each, amortised.
+# And whenever this share of the bolts has asked: O(log N) a question, amortised.
 _QUESTIONS_PART = 0.25
-# Bolts that count: one that is stalled is at work, one that rests works on when its rest is over.
+# Bolts that count: a stalled one is at work, a resting one goes on when its rest is over.
 _WORKING = (Liveness.ALIVE, Liveness.STALLED, Liveness.RESTING)
-# Bolts that are still to come work for half of the time that is left.
+# Bolts that have not connected yet count as working for this share of the time that is left.
 _COMING_PART = 0.5
-# The times of so many tuples tell a bolt's speed: its service times remember no more.
+# A bolt's service times remember about so many tuples, so more of them don't make its speed surer.
 _TUPLES_TELL = 20
 
 
 class Finish:
-    """When all could be done, as of when that was last worked out.  Read the attributes.
+    """The earliest time at which all could be done.  Read the attributes.  Not thread-safe.
 
-    ``at_s``: when it was worked out; ``end_s``: when all could be done.  ``mean_speed``: records a
-    second of a bolt, calls aside; 0: nothing is known, and the rest means nothing then.
-    ``fastest_s``: the shortest time that any bolt needs for a tuple.  Not thread-safe.
+    ``end_s``: that time, as worked out at ``at_s``.  ``mean_speed``: records a second of the mean
+    bolt, without what calls cost; 0: nothing is known, and the other attributes mean nothing.
+    ``fastest_s``: the mean service time of a tuple at the fastest bolt.
     """
 
     __slots__ = (
@@ -108,18 +109,18 @@ class Finish:
         self._book = book
         self._bolts = book.bolts
         self._questions_left = 0
-        self._began_s: float | None = None  # when it was asked first
+        self._began_s: float | None = None  # when it was first worked out
         self.at_s: float = 0.0
         self.end_s: float = 0.0
-        self._fixed = 0.0  # cost of a call, in records, for which the sum of speeds was computed
+        self._fixed = 0.0  # the cost of a call that speeds are based on, in records
         self.mean_speed: float = 0.0
-        self._record_s = self._path_s = 0.0  # the mean record's time, and path
-        self._pool_record_s = 0.0  # the same by all acks
-        self._prior = 0.0  # how many tuples of a bolt tell its speed as well as that does
+        self._record_s = self._path_s = 0.0  # means over bolts: time of a record, path
+        self._pool_record_s = 0.0  # mean time of a record over all acks
+        self._prior = 0.0  # how many tuples of a bolt weigh as much as that mean
         self.fastest_s: float = 0.0
 
     def refresh(self, rest: int, now_s: float) -> None:
-        """Work it out again after so many questions, or once a call costs something else."""
+        """Work it out again if enough questions were asked, or if the cost of a call changed."""
         self._questions_left -= 1
         fixed = self._book.pool.fixed_records
         is_as_known = abs(fixed - self._fixed) <= _FIXED_CHANGE * self._fixed
@@ -127,19 +128,19 @@ class Finish:
             self.work_out(rest, now_s)
 
     def work_out(self, rest: float, now_s: float) -> None:
-        """When ``rest`` records, those that bolts hold included, could be done."""
+        """Work out when ``rest`` records, with those that bolts hold, could be done."""
         if self._began_s is None:
             self._began_s = now_s
         self.at_s = now_s
         pool = self._book.pool
         self._fixed, self._pool_record_s = pool.fixed_records, pool.record_s
         self._prior = pool.scatter**2 / SPEEDS_VARY
-        if not pool.mean_s:  # no bolt has acked anything: nobody has to be asked
+        if not pool.mean_s:  # no bolt has acked anything
             self._questions_left, self.mean_speed = 0, 0.0
             return
         there = [c for c in self._bolts.values() if c.liveness in _WORKING]
         known = [c for c in there if c.service.mean_s]
-        # Soon again while nothing is known.
+        # At the next question if nothing is known.
         self._questions_left = int(_QUESTIONS_PART * len(there)) if known else 0
         self.mean_speed = 0.0
         if not known:
@@ -153,7 +154,7 @@ class Finish:
         end_s = _level(free, rest)
         to_come = float(self._book.to_come)
         if to_come and now_s > self._began_s:
-            # They come as often as they came so far, and work for half of the time that is left.
+            # Assume that they connect at the rate so far, and each works for half of the rest.
             came = len(self._bolts) / (now_s - self._began_s)
             to_come = min(to_come, _COMING_PART * came * (end_s - now_s))
         if to_come:
@@ -162,18 +163,18 @@ class Finish:
         self.end_s = end_s
 
     def _free(self, consumer: AdaptiveFlowConsumer, now_s: float) -> Sequence[tuple[float, float]]:
-        """When its slots begin the records of their next tuples, and their speed together."""
+        """Return when groups of its slots could begin their next tuples, and each group's speed."""
         free_s, speed = self.free_s(consumer, now_s), self._speed_of(consumer) or self.mean_speed
         slots = consumer.slots
         busy = consumer.held % slots
         if not busy:
             return ((free_s, speed),)
-        # These are a tuple ahead of, or behind, the others.
+        # The slots of the last, incomplete round are a tuple behind the others.
         later_s = free_s + self._held_s(consumer) / consumer.held
         return ((free_s, speed * (slots - busy) / slots), (later_s, speed * busy / slots))
 
     def free_s(self, consumer: AdaptiveFlowConsumer, now_s: float) -> float:
-        """When the records of its next tuple begin to be done, as far as acks tell."""
+        """Return when it could begin with the records of its next tuple, by what acks tell."""
         service, slots = consumer.service, consumer.slots
         path_s = service.path_s if service.samples else self._path_s
         free_s = now_s + path_s
@@ -183,10 +184,10 @@ class Finish:
         return free_s + self.costs(consumer)[1] + DRIVER_S * len(self._bolts)
 
     def _through_s(self, consumer: AdaptiveFlowConsumer, rounds: int, path_s: float) -> float:
-        """When so many tuples of each slot are acked; none before its own way there and back."""
+        """Return when so many tuples of each slot are done, none before it has arrived."""
         each_s, at_s = self._held_s(consumer) / consumer.held, consumer.armed_at_s
         newest = next(reversed(consumer.flight.values()), None)
-        # Ranges tell how far they are, so what they hold has been there for long.
+        # A range reports how far it is, so it has long arrived.
         if newest is None or newest.sent_at_s + path_s <= at_s or self._book.size_for:
             return at_s + each_s * rounds
         first = islice(consumer.flight.values(), rounds * consumer.slots)
@@ -195,22 +196,22 @@ class Finish:
         return at_s
 
     def _held_s(self, consumer: AdaptiveFlowConsumer) -> float:
-        """The work that it holds."""
+        """Return how long it needs for all that it holds [s]."""
         record_s, call_s = self.costs(consumer)
         strays_s = consumer.service.mean_s * len(consumer.strays)
         return strays_s + call_s * len(consumer.flight) + record_s * consumer.records_held
 
     def _speed_of(self, consumer: AdaptiveFlowConsumer) -> float:
-        """Records that it does in a second, all slots together, calls aside; 0 while unknown."""
+        """Return its records a second, over all slots, without what calls cost; 0: unknown."""
         record_s = self._record_s_at(consumer)
         return consumer.slots / record_s if record_s else 0.0
 
     def _record_s_at(self, consumer: AdaptiveFlowConsumer) -> float:
-        """What a record costs there; 0 while unknown.
+        """Return the time of a record there [s]; 0 while unknown.
 
-        By its own times and, as long as they are few for how much they scatter, by all bolts': a
-        record that is cheap by chance makes no bolt fast (Stein's shrinkage, weighted by the
-        variance of times over that of speeds).
+        As long as its own times are few for their scatter, the mean of all bolts counts as well: a
+        few records that are cheap by chance must not make a bolt look fast (Stein's shrinkage,
+        weighted by the variance of times over that of speeds).
         """
         service = consumer.service
         if not service.mean_s:
@@ -220,20 +221,20 @@ class Finish:
         return record_s + (self._pool_record_s - record_s) * prior / (prior + told)
 
     def own(self, consumer: AdaptiveFlowConsumer, now_s: float) -> float:
-        """How many records one of its slots can do until the end."""
+        """Return the share of one of its slots: how many records it can do until the end."""
         speed = (self._speed_of(consumer) or self.mean_speed) / consumer.slots
         return (self.end_s - self.free_s(consumer, now_s)) * speed
 
     def costs(self, consumer: AdaptiveFlowConsumer) -> tuple[float, float]:
-        """What a record and a call cost there; one that has not answered yet is as the mean."""
+        """Return the time of a record and of a call there [s]; those of the mean if unknown."""
         record_s = self._record_s_at(consumer) or self._record_s
         return record_s, record_s * consumer.service.pool.fixed_records
 
 
 def _level(free: list[tuple[float, float]], rest: float) -> float:
-    """When ``rest`` is done by workers that are free from a time on, and of some speed each.
+    """Return when ``rest`` is done by workers, given as (free from then on, records a second).
 
-    As water fills a vessel: the first to be free begin, the others join when they are free.
+    As water fills a vessel: the first that are free begin, the others join when they are free.
     """
     free.sort()
     speed = done = end_s = 0.0
@@ -246,40 +247,39 @@ def _level(free: list[tuple[float, float]], rest: float) -> float:
     return end_s
 
 
-# -- How much of what is left belongs to one bolt now, so that all bolts finish together -------
+# -- How much of its share a bolt gets ---------------------------------------------------------
 
 
-# Half of what is a bolt's own at a time, so that the last tuples are small.
+# A bolt gets half of its share at a time, so that the last tuples are small.
 _PART = 0.5
-# While nothing is known of any bolt they get these parts of an equal share, in turn: different, so
-# that they tell a call's cost from a record's, and an eighth is not too much for a bolt that is
-# eight times slower than the others.
+# While nothing is known of any bolt, first tuples are alternately these parts of an equal share.
+# They differ, so that a call's cost can be told from a record's; and an eighth is not too much for
+# a bolt that is eight times slower than the others.
 _FIRST_PARTS = (1 / 32, 1 / 8)
-# Where a share is of so few records the odd ones are still of two: that is a quarter of it, and no
-# more than all of it for a bolt that is four times slower than the others.
+# With at least so many records in an equal share, the larger of the two still has two records: a
+# quarter of the share, which is not too much for a bolt that is four times slower.
 _PARTS_TO_DIFFER = 8
-# Records that take less than an eighth of a call's time are not worth another call: to keep them
+# Records that take less than this share of a call's time are not worth another call.  Keeping them
 # for a bolt that is free later saves less than service times vary by (a tenth on a quiet machine).
 _WORTH_A_CALL = 1 / 8
 # A bolt that would be done later than this many times what the rest needs must not begin: others
 # would wait for it.  2 % is about what hedging may cost, and above the noise of the estimate.
 _LATE_RATIO = 1.02
-# With so many tuples left for each slot shares bound nothing: half of a share is eight tuples, one
-# of a bolt that is eight times slower than the others.  Many more while little is known.
+# With at least so many tuples left for each slot, shares don't limit a tuple: half of a share is
+# eight tuples, which is one for a bolt that is eight times slower.  More while little is known.
 _TUPLES_PLENTY = 16
 _FIRST_PLENTY = 320
-# A tuple of fewer counts as this many: so many a bolt gets before anything is known of it.
+# For that, a smaller tuple counts as this many records, which is what a bolt gets first.
 _RECORDS_FEW = 25
-# Where fewer than three bolts tell what a call costs, a second size at one of them does.  It is so
-# much of what is its own at most, were all of its cost its records': a wrong guess makes the job
-# no longer than that.
+# With fewer than three bolts, a second size at one of them tells what a call costs.  That tuple is
+# at most this part of its share, so a wrong guess makes the job no longer than that.
 _TRIED_PART = 1 / 16
 
 
 class Shares:
-    """What is each bolt's own.  Not thread-safe.
+    """Each bolt's share of the rest.  Not thread-safe.
 
-    ``least_s``: less work is not worth a tuple, whatever that costs by itself.
+    ``least_s``: a tuple should hold at least this much work [s], whatever a call costs.
     """
 
     __slots__ = (
@@ -297,14 +297,14 @@ class Shares:
         self._bolts = book.bolts
         self._is_adaptive = is_by_completion(book.settings)
         self.least_s: float = 0.0
-        self._is_of_one_size = False  # the first tuples, so that they tell nothing of a call
+        self._is_of_one_size = False  # all first tuples are, so they can't tell a call's cost
         self.first_look: FirstLook = FirstLook()
         self._finish = Finish(book)
 
     def is_plenty(self, consumer: AdaptiveFlowConsumer, records: int, left: int) -> bool:
-        """Whether so much is left that no bolt's share bounds a tuple of ``records``."""
+        """Whether so much is left that shares don't limit a tuple of ``records``."""
         book = self._book
-        # Of single records nothing tells a call's cost from theirs, and nothing can be cut smaller.
+        # With single records a call's cost can't be told from theirs, and doesn't matter.
         is_known = book.pool.is_split or book.settings.tuple.records_max == 1
         if consumer.service.samples and is_known:
             return left > _TUPLES_PLENTY * records * book.slots and not book.to_come
@@ -329,7 +329,7 @@ class Shares:
 
     @property
     def _tell_together(self) -> bool:
-        """Whether there are so many bolts that their first tuples tell what a call costs."""
+        """Whether there are enough bolts for their first tuples to tell what a call costs."""
         return len(self._bolts) >= BOLTS_MIN
 
     def first_of_all(self, consumer: AdaptiveFlowConsumer, records: int) -> int:
@@ -346,10 +346,10 @@ class Shares:
     def records_for(
         self, consumer: AdaptiveFlowConsumer, records: int, left: int, now_s: float
     ) -> int:
-        """Cut ``records`` down to a part of what the bolt should still do until the end; 0: none.
+        """Return how many of ``records`` the bolt gets: at most a part of its share, perhaps 0.
 
-        ``left`` records are not sent.  None: the others would have to wait for it, or it has to
-        answer first.  If nobody is at work there are no others.
+        ``left`` records are not sent yet.  It gets none if the others would have to wait for it,
+        or if it has to answer first.
         """
         if self._decides_nothing(consumer):
             return 1
@@ -378,21 +378,23 @@ class Shares:
         book = self._book
         records = self._to_differ(consumer, records, own)
         is_alike = self._is_of_one_size and not book.pool.is_split
-        # Perhaps it is the call that costs; only different sizes can tell.  But while bolts are to
-        # come, a share is what the few that are there would do without most of them.
+        # Perhaps calls are what costs, which only different sizes can tell.  Not while bolts are to
+        # come: until then shares are too large.
         if is_alike and not book.to_come:
             part = own if book.counters.tuples_emitted % 2 else min(part, _PART * own)
         return self._without_rest(min(records, int(part)), left, _WORTH_A_CALL * fewest)
 
     def _looks_round(self, now_s: float) -> bool:
-        """Whether the first to answer wait for the next ones.  First tuples of one size, or of one
-        or two bolts, tell nothing together."""
+        """Whether the bolts that answered first wait for the next ones.
+
+        That is useless if first tuples are of one size, or of one or two bolts.
+        """
         pool, tells = self._book.pool, self._tell_together and self._is_adaptive
         is_useful = tells and not (self._is_of_one_size or self._book.size_for)
         return self.first_look.holds(pool, now_s, is_useful=is_useful)
 
     def _to_differ(self, consumer: AdaptiveFlowConsumer, records: int, own: float) -> int:
-        """``records``, or more where nothing but another size at this bolt tells a call's cost."""
+        """Return ``records``, or more if only another size at this bolt can tell a call's cost."""
         book, service = self._book, consumer.service
         if not service.samples or book.pool.is_split or self._tell_together:
             return records
@@ -404,11 +406,11 @@ class Shares:
         return max(records, min(settings.records_max, int(tried)))
 
     def _part(self, consumer: AdaptiveFlowConsumer, own: float, fewest: float) -> float:
-        """How much of its own it gets now, where ``fewest`` records cost as much as a call.
+        """Return how much of its share ``own`` it gets now; ``fewest`` records cost a call's time.
 
-        Of all slots the worst is late by ``off``, as a share of a tuple's time: what is kept back
-        has to make up for that, and is half at most.  And another call is worth it only where the
-        worst would be late by as much as a call takes.
+        The worst of all slots will be late by ``off``, as a share of a tuple's time.  What is kept
+        back has to make up for that, and is half of the share at most.  Another call is worth it
+        only if the worst would be late by as much as a call takes.
         """
         book = self._book
         worst = sqrt(2 * log(max(2.0, book.slots_expected)))
@@ -416,10 +418,10 @@ class Shares:
         return max(own / (1 + off), min(own, fewest / off), _WORTH_A_CALL * fewest)
 
     def _decides_nothing(self, consumer: AdaptiveFlowConsumer) -> bool:
-        """Whether the bolt gets a tuple of one record, whatever its share is.
+        """Whether the bolt gets one record whatever its share is, so that it need not be computed.
 
-        Nothing can be cut smaller than single records, and only a few bolts that are adapted to are
-        ever refused one.  With 1,000 bolts the shares cost as much as the tuples.
+        Tuples are single records, and there are too many bolts for any of them to be refused one.
+        With 1,000 bolts computing shares takes as long as sending the tuples.
         """
         if self._book.settings.tuple.records_max > 1:
             return False
@@ -427,7 +429,7 @@ class Shares:
         return not may_refuse and bool(consumer.service.mean_s or self._finish.mean_speed)
 
     def _without_rest(self, records: int, left: int, worth: float) -> int:
-        """``records`` of the ``left``, or all of them where the rest would not be worth a call."""
+        """Return ``records``, or all that is ``left`` if the rest would not be worth a call."""
         if left - records < worth and left <= self._book.settings.tuple.records_max:
             return left
         return max(1, records)
@@ -435,9 +437,9 @@ class Shares:
     def fitting(
         self, consumer: AdaptiveFlowConsumer, records: int, pending: int, now_s: float
     ) -> int:
-        """How many of the ``records`` that the bolt was just given it should do.
+        """Return how many of the ``records`` that it was just given the bolt should do.
 
-        More, and others would wait for it.  All ``pending`` records are sent and not acked.
+        Others would wait for it if it did more.  ``pending`` records are sent and not acked.
         """
         self._finish.work_out(pending, now_s)
         if not (consumer.service.samples and self._finish.mean_speed):
@@ -446,15 +448,15 @@ class Shares:
         return max(1, min(records, int(max(self._fewest(consumer), own))))
 
     def _fewest(self, consumer: AdaptiveFlowConsumer) -> float:
-        """As many as cost as much as the tuple does."""
+        """Return how many records take as long as a call and the driver's work for it."""
         record_s, call_s = self._finish.costs(consumer)
         least_s = max(call_s + DRIVER_S * len(self._bolts), self.least_s)
         return least_s / record_s if record_s else 1
 
     def _first(self, consumer: AdaptiveFlowConsumer, records: int, left: int, own: float) -> int:
-        """While nothing is known of any bolt."""
+        """Return the size of a first tuple, while nothing is known of any bolt."""
         if not self._is_adaptive or self._book.size_for is not None:
-            # Blind, or ranges, which can be split while a bolt is at work on them.
+            # Sizes don't matter: dispatch is blind, or a range can be split while it is read.
             own -= consumer.records_held / consumer.slots
             return max(1, min(records, int(_PART * own))) if own > 0 else 0
         if self._awaits(consumer, left, self._book.slots_expected):
@@ -467,7 +469,7 @@ class Shares:
         return small if 2 * len(last.cut.records) > small + large else large
 
     def _size_of_first(self, number: int, own: float) -> int:
-        """The smaller (0) or the larger (1) of the two, where ``own`` is an equal share."""
+        """Return the smaller (0) or larger (1) size of first tuples; ``own``: an equal share."""
         least = number + 1 if own >= _PARTS_TO_DIFFER else 1
         most = min(FIRST[number], self._book.settings.tuple.records_max)
         return min(most, max(least, int(_FIRST_PARTS[number] * own)))
@@ -475,8 +477,8 @@ class Shares:
     def _awaits(self, consumer: AdaptiveFlowConsumer, left: int, slots: float) -> bool:
         """Whether ``consumer`` should answer before it gets more than a tuple for each slot.
 
-        Where so little is left that first tuples are cut, what waits behind them would have been
-        cut before it is known what they take.
+        If so little is left that first tuples are small, second ones would have to be cut before
+        anything is known.
         """
         if len(consumer.flight) < consumer.slots:
             return False
@@ -484,18 +486,18 @@ class Shares:
         return _FIRST_PARTS[0] * left < most * slots and most > 1
 
     def _is_late(self, consumer: AdaptiveFlowConsumer, own: float, now_s: float) -> bool:
-        """Whether the others would have to wait for ``consumer``, were it given a record."""
+        """Whether the others would have to wait for ``consumer`` if it got one more record."""
         if consumer.held >= consumer.slots:
             return own <= 0.5
         needs_s = self._finish.free_s(consumer, now_s) - now_s + self._finish.costs(consumer)[0]
         if needs_s <= _LATE_RATIO * (self._finish.end_s - now_s + self._finish.fastest_s):
             return False
-        # Nobody waits for a bolt that is sooner than any other would be with one more tuple.
+        # But it is not late if every other bolt would need longer for one more tuple.
         others = (done_in_s(c) for c in self._bolts.values() if c is not consumer)
         return needs_s > _LATE_RATIO * min(others, default=needs_s)
 
 
 def speed(consumer: AdaptiveFlowConsumer) -> float:
-    """Records that the bolt does in a second, all slots and calls counted; 0 while unknown."""
+    """Return the bolt's records a second, over all slots and with calls; 0 while unknown."""
     service = consumer.service
     return consumer.slots * service.mean_records / service.mean_s if service.mean_s else 0.0

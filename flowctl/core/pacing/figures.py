@@ -18,7 +18,7 @@ class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     ``seen_s`` ago some worker was there.  ``recent``: the sums of the last ``recent_s`` seconds of
     its use; ``jobs``: all sums, by job.  ``leased``: permits that workers hold.  ``operator``: what
-    was set by hand.
+    was set by hand.  ``rate``: what it takes [cost/s], as far as that was learned.
     """
 
     target: str
@@ -32,6 +32,7 @@ class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Mapping[str, Sums]
     claims: tuple[Claim, ...]
     operator: Mapping[str, float]
+    rate: float | None = None
 
     @property
     def used(self) -> float:

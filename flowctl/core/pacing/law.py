@@ -1,11 +1,12 @@
 """How many calls a target takes at once: the guard of shared sinks, on pooled samples.
 
-Three limits, the smallest counts:
+Three limits of the calls at once, of which the smallest counts, and a rate:
 
 - the **ramp** (:mod:`flowctl.core.pacing.law`) begins low and grows while more brings more;
 - the **guard** (:mod:`flowctl.core.sink_guard`) looks for the fewest calls that keep the goodput
   once calls take longer than they could;
-- **refusals** (:mod:`flowctl.core.limit`) say exactly what was too much.
+- **refusals** (:mod:`flowctl.core.limit`) say exactly what was too much;
+- where fewer at once don't end them, they are of a **rate** (:mod:`flowctl.core.pacing.rate`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 
 from flowctl.core.events import FlowEvent, SinkCapChanged
 from flowctl.core.limit import RefusedLimit
+from flowctl.core.pacing.rate import LearnedRate
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.sink_guard.guard import SinkGuard
 
@@ -79,6 +81,11 @@ class Headroom:
         self._mean_s = 0.0  # of calls, as the rest began
         self._slower = 0  # samples in a row
         self._whole, self._at_s, self._owed = 0, 0.0, 0.0  # the number used now, since, and not
+
+    @property
+    def used(self) -> float:
+        """The part that is used while resting."""
+        return self._used
 
     @property
     def is_resting(self) -> bool:
@@ -174,6 +181,11 @@ _ROUNDS: Final = {_QUICK: 4, _FINE: 16}
 _REACHED: Final = 0.8
 # Calls of a minute must not make a start of an hour: this long is enough, if any were made.
 _SPAN_MAX_S: Final = 30.0
+# Where calls take this long, a level would take minutes.  If calls at a level take no longer than
+# at the one before, four times as many are tried after each round.
+_LONG_CALL_S: Final = 2.0
+_LONG_FACTOR: Final = 4.0
+_LONGER: Final = 1.6
 # Until the next try where more gained nothing.
 _PAUSE_S: Final = 4.0
 _PAUSE_MAX_S: Final = 64.0
@@ -186,8 +198,8 @@ class Ramp:
     """
 
     __slots__ = (
-        "_before", "_before_goodput", "_calls", "_changed_at_s", "_cost", "_factor", "_pause_s",
-        "_span_s", "_until_s", "level",
+        "_before", "_before_goodput", "_calls", "_changed_at_s", "_cost", "_factor", "_long_calls",
+        "_long_mean_s", "_long_s", "_pause_s", "_span_s", "_until_s", "level",
     )  # fmt: skip
 
     def __init__(self, level: float, *, is_known: bool = False) -> None:
@@ -195,6 +207,7 @@ class Ramp:
         self._before = 0.0  # the level before; 0: this is the first, or nothing is known of it
         self._before_goodput = 0.0
         self._factor = _FINE if is_known else _QUICK
+        self._long_mean_s = 0.0  # of long calls at the level before
         self._pause_s = _PAUSE_S
         self._until_s = -1.0  # no higher limit is tried before this; below 0: no try has failed yet
         self._begin(0.0)
@@ -208,6 +221,7 @@ class Ramp:
         self._changed_at_s = changed_at_s
         self._calls = 0
         self._cost = self._span_s = 0.0
+        self._long_calls, self._long_s = 0, 0.0
 
     def hold_at(self, level: float, now_s: float) -> None:
         """Something else is the limit, at ``level``: begin from near it when that has gone."""
@@ -218,6 +232,7 @@ class Ramp:
 
     def on_sample(self, now_s: float, sample: Sample, lag_s: float, most: float) -> None:
         """Take a sample made at this level; ``most`` is the highest level allowed."""
+        self._take_long(now_s, sample, lag_s, most)
         if now_s - self._changed_at_s < lag_s:
             return
         if sample.is_rate_held:
@@ -232,6 +247,22 @@ class Ramp:
         enough = self._calls >= max(_CALLS_MIN[factor], _ROUNDS[factor] * self.level)
         if enough or (self._calls and self._span_s >= _SPAN_MAX_S):
             self._judge(now_s, self._cost / self._span_s, most)
+
+    def _take_long(self, now_s: float, sample: Sample, lag_s: float, most: float) -> None:
+        """Calls that take long: if more of them don't take longer, one round is proof."""
+        self._long_calls += sample.calls
+        self._long_s += sample.call_s
+        is_due = now_s - self._changed_at_s >= max(_LONG_CALL_S, lag_s)
+        if not is_due or self._long_calls < self.level / 2 or self._factor != _QUICK:
+            return
+        mean_s = self._long_s / self._long_calls
+        is_long = mean_s >= _LONG_CALL_S
+        is_same = not self._long_mean_s or mean_s <= _LONGER * self._long_mean_s
+        if is_long and is_same and sample.is_bound and sample.in_flight >= _REACHED * self.level:
+            self._long_mean_s = mean_s
+            self.level = min(most, _LONG_FACTOR * self.level)
+            self._before = 0.0
+            self._begin(now_s)
 
     def _let_in(self, now_s: float, sample: Sample, most: float) -> None:
         """The budget is the limit: more permits bring no more calls, but a worker without a permit
@@ -270,6 +301,16 @@ class Ramp:
 # -- How many calls a target takes at once -----------------------------------------------------
 
 
+# Where calls take longer it is told too late what an experiment has shown.
+_SLOW_CALL_S: Final = 5.0
+# A refusal comes back soon, however long calls take that are accepted.
+_REFUSAL_S: Final = 1.0
+# A target that tells of less than a call in this time tells that nothing is left.
+_EMPTY_S: Final = 1.0
+# So often a level that was taken must be refused, until it may be a rate.
+_DOUBTS: Final = 2
+# While a rate bounds them, calls are spread over workers that had none: they need permits.
+_SPREAD: Final = 4.0
 # The mean duration of calls, for how late a change is seen: the last four samples or so.
 _MEAN_GAIN: Final = 0.25
 
@@ -288,6 +329,7 @@ class Bounds(NamedTuple):
 
 class TargetLaw:
     """``limit``: the calls in flight that the target is given; ``reason``: why, for people.
+    ``rate``: cost a second that it is given; infinite without a bound.
 
     ``leave``: the part of what is learned that is left to others.  ``tick_s``: how far samples are
     apart, and how long a decision takes to reach those who call.  ``known``: the limit that another
@@ -296,23 +338,31 @@ class TargetLaw:
     """
 
     __slots__ = (
-        "_bounds", "_events", "_guard", "_headroom", "_mean_s", "_ramp", "_refusals", "_tick_s",
-        "limit", "reason",
+        "_bounds", "_events", "_guard", "_headroom", "_mean_s", "_ramp", "_rate", "_refusals",
+        "_tick_s", "limit", "rate", "reason",
     )  # fmt: skip
 
     def __init__(
-        self, bounds: Bounds, *, leave: float = 0.0, tick_s: float, known: int | None = None
+        self,
+        bounds: Bounds,
+        *,
+        leave: float = 0.0,
+        tick_s: float,
+        known: int | None = None,
+        rate: float = inf,
     ) -> None:
         self._bounds = bounds
         self._tick_s = tick_s
         self._events: deque[FlowEvent] = deque()
         self._guard = SinkGuard(self._events)
         self._refusals = RefusedLimit()
+        self._rate = LearnedRate(rate)
         start = bounds.clamped(bounds.start if known is None else known)
         self._headroom = Headroom(leave) if leave else None
         self._ramp = Ramp(float(start), is_known=known is not None)
         self._mean_s = 0.0
         self.limit: int = start
+        self.rate: float = rate
         self.reason = "start" if known is None else "learned before"
 
     @property
@@ -337,23 +387,38 @@ class TargetLaw:
         headroom = self._headroom
         if headroom is None:
             self._learn(now_s, sample)
+            self.rate = self._most_rate(sample)
             self.limit = self._bounds.clamped(self._learned)
         elif headroom.is_resting and headroom.rest(now_s, sample, self.lag_s):
             self.limit = self._bounds.clamped(headroom.whole(now_s, self._learned))
+            self.rate = headroom.used * self._most_rate(sample)
         else:
             self._learn(now_s - headroom.rested_s, sample)
+            self.rate = self._most_rate(sample)
             self.limit = self._bounds.clamped(self._learned)
             is_sure = self._refusals.most == inf or self._refusals.is_confirmed
             headroom.on_learned(now_s, self.limit, sample, is_found=self._is_found, is_sure=is_sure)
 
+    def _most_rate(self, sample: Sample) -> float:
+        """What it told is taken at once; what it refuses counts all the same."""
+        return min(self._rate.most, sample.told_rate or inf)
+
     @property
     def _learned(self) -> float:
-        return min(self._ramp.level, self._guard.cap, self._refusals.most)
+        if self._rate.is_closed:
+            return 1.0
+        return min(self._ramp.level, self._cap)
+
+    @property
+    def _cap(self) -> float:
+        """What bounds the number in flight; while a rate does, refusals don't count."""
+        refused = inf if self._rate.is_deciding else self._refusals.most
+        return min(self._guard.cap, refused)
 
     @property
     def _is_found(self) -> bool:
         """Whether the target, not only the start, is the limit."""
-        return self._ramp.is_found or min(self._guard.cap, self._refusals.most) < inf
+        return self._ramp.is_found or min(self._cap, self._rate.most) < inf
 
     def _learn(self, now_s: float, sample: Sample) -> None:
         lag_s = self.lag_s
@@ -370,20 +435,51 @@ class TargetLaw:
         """Return whether the limit that refusals have set moved."""
         limit = self._refusals
         limit.took(sample.calls)
+        rate = self._rate
+        if 0 < sample.told_rate < rate.mean_cost / _EMPTY_S:
+            return False  # it tells that nothing is left, so refusals are no news
+        was_deciding, was_closed = rate.is_deciding, rate.is_closed
+        before = rate.state, rate.most
+        rate.on_sample(now_s, sample, lag_s)
+        if before != (rate.state, rate.most):
+            self._say(rate.reason)
+        if rate.is_deciding:
+            return False
+        if was_closed:  # it was away, and takes again what it took
+            self._ramp = Ramp(max(limit.tried, self._bounds.start), is_known=True)
+            self._refusals = RefusedLimit()
+            return False
+        if was_deciding:  # what was sent so far says nothing of the number
+            limit.doubts, limit.comes_back = 0, True
+            limit.fell_at_s = limit.moved_at_s = now_s
+            return False
         if sample.refused:
             # After a fall, refusals of calls from before it say nothing new.
-            if now_s - limit.fell_at_s < lag_s:
+            if now_s - limit.fell_at_s < min(lag_s, 2 * self._tick_s + _REFUSAL_S):
                 return False
             # Permits rest longer than a fall takes: only those that were refused since count.
-            too_many = min(sample.resting, sample.refused)
-            limit.fall(now_s, max(sample.in_flight, 1), too_many)
-            return True
+            refused = min(sample.resting, sample.refused)
+            limit.fall(now_s, max(sample.in_flight, 1), refused)
+            if not self._may_be_rate(now_s):
+                return True
+            rate.begin(now_s, lag_s)
+            self._ramp.level = _SPREAD * limit.tried
+            self._say(rate.reason)
+            return False
         is_reached = sample.is_bound and sample.in_flight + 1 > limit.most
-        is_settled = now_s - limit.moved_at_s >= lag_s and not sample.resting
+        is_settled = now_s - limit.moved_at_s >= lag_s
+        if sample.resting and not limit.is_left(now_s):
+            return False
         return is_settled and is_reached and limit.rise(now_s)
 
+    def _may_be_rate(self, now_s: float) -> bool:
+        is_doubted = self._refusals.doubts >= _DOUBTS
+        return is_doubted and self._mean_s < _SLOW_CALL_S and self._rate.may_try(now_s)
+
     def _take_ramp(self, now_s: float, sample: Sample, lag_s: float) -> None:
-        learned = min(self._guard.cap, self._refusals.most)
+        if self._rate.is_closed:
+            return
+        learned = self._cap
         if learned < inf:
             self._ramp.hold_at(max(learned, 1.0), now_s)
             return

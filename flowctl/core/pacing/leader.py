@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
+from typing import Final, Protocol
 
 from flowctl.core.pacing.law import Bounds, TargetLaw
-from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, Table
+from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, Table, least_rate
 from flowctl.core.pacing.sample import Sample
 
 # -- Who gets how many of a target's permits, and how much of its budget -----------------------
@@ -133,19 +134,44 @@ _RATE_STEP = 0.02
 _SPAN_MIN_S = 0.1
 
 
+class Law(Protocol):
+    """What a leader asks: :class:`flowctl.core.pacing.law.TargetLaw`, or one it is compared with.
+
+    ``limit``: calls in flight; ``rate``: cost a second, infinite without a bound.
+    """
+
+    limit: int
+    rate: float
+    reason: str
+    bounds: Bounds
+
+    def on_sample(self, now_s: float, sample: Sample) -> None:
+        """Take what was seen since the last sample, and decide."""
+
+
 class Leader:
     """The law, and the memory of who was short of what.  Pure; not thread-safe.
 
     A worker that takes over begins at the limit that was stored.
     """
 
-    __slots__ = ("_at_s", "_bounds", "_law", "_leave", "_resets", "_shares", "_tick_s", "_total")
+    __slots__ = (
+        "_at_s", "_bounds", "_law", "_leave", "_made", "_resets", "_shares", "_tick_s", "_total",
+    )  # fmt: skip
 
-    def __init__(self, bounds: Bounds, *, leave: float, tick_s: float) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        *,
+        leave: float,
+        tick_s: float,
+        law: Callable[..., Law] = TargetLaw,
+    ) -> None:
+        self._made = law
         self._bounds = bounds
         self._leave = leave
         self._tick_s = tick_s
-        self._law: TargetLaw | None = None
+        self._law: Law | None = None
         self._shares = Shares()
         self._at_s = 0.0
         self._total = Sums()
@@ -165,17 +191,21 @@ class Leader:
         elif reply.now_s - self._at_s >= _SPAN_MIN_S:
             law.bounds = self._bounded(table)
             law.on_sample(reply.now_s, self._sample(reply.now_s, table, reply.budget > 0))
-        goals = self._goals(reply, table, law.limit)
-        if law.limit == reply.limit and not goals:
+        rate = law.rate if law.rate < inf else 0.0
+        goals = self._goals(reply.now_s, table, law.limit, self._budget(table, rate))
+        if law.limit == reply.limit and rate == table.rate and not goals:
             return None
-        return Decision(law.limit, law.reason, goals)
+        return Decision(law.limit, law.reason, goals, rate)
 
-    def _begin(self, reply: Reply, table: Table) -> TargetLaw:
+    def _begin(self, reply: Reply, table: Table) -> Law:
         is_reset = self._law is not None
         # A server that was emptied has no calls, but workers reported the limit that they knew.
         is_new = not table.total.calls and reply.limit == self._bounds.start
         known = None if is_reset or is_new else reply.limit
-        law = TargetLaw(self._bounded(table), leave=self._leave, tick_s=self._tick_s, known=known)
+        rate = inf if known is None or not table.rate else table.rate
+        law = self._made(
+            self._bounded(table), leave=self._leave, tick_s=self._tick_s, known=known, rate=rate
+        )
         self._law, self._resets = law, table.resets
         self._at_s, self._total = reply.now_s, table.total
         return law
@@ -201,11 +231,19 @@ class Leader:
             is_held=any(claim.is_held for claim in claims),
             is_rate_held=has_budget and any(claim.want_rate >= RATE_MOST for claim in claims),
             resting=sum(claim.resting for claim in claims),
+            # Who heard it last knows best, and of what is used up that is the least.
+            told_rate=min((claim.told_rate for claim in claims if claim.told_rate), default=0.0),
         )
 
-    def _goals(self, reply: Reply, table: Table, limit: int) -> dict[str, tuple[int, float]]:
-        permits = self._shares.permits(reply.now_s, limit, table.claims)
-        parts = rates(reply.budget * (1 - self._leave), table.claims) if reply.budget else {}
+    def _budget(self, table: Table, rate: float) -> float:
+        """What all together may use [cost/s]; what was learned leaves room by itself."""
+        return least_rate(table.budget * (1 - self._leave), rate)
+
+    def _goals(
+        self, now_s: float, table: Table, limit: int, budget: float
+    ) -> dict[str, tuple[int, float]]:
+        permits = self._shares.permits(now_s, limit, table.claims)
+        parts = rates(budget, table.claims) if budget else {}
         goals = {}
         for worker, share in permits.items():
             had, had_rate = table.goals[worker]

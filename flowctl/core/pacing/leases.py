@@ -22,13 +22,16 @@ _AIM: Final = 0.99
 class RateGate:
     """When the next call may begin.  Pure; not thread-safe.
 
-    ``rate``: cost a second; infinite: no budget; 0: none left for this process.
+    ``rate``: cost a second; infinite: no budget; 0: none left for this process.  ``saves_call``:
+    a call that comes late does not make those after it late: for a rate that was learned from
+    calls, where what is not used would be learned as well.
     """
 
-    __slots__ = ("_debt", "_free_at_s", "rate")
+    __slots__ = ("_debt", "_free_at_s", "rate", "saves_call")
 
     def __init__(self, rate: float = inf) -> None:
         self.rate: float = rate
+        self.saves_call = False
         self._free_at_s = -inf
         self._debt = 0.0  # of calls begun, while there is no rate to pay it with
 
@@ -41,7 +44,9 @@ class RateGate:
     def begin(self, now_s: float, cost: float) -> None:
         """A call of this cost begins; there is a rate."""
         if self.rate < inf:
-            self._free_at_s = max(self._free_at_s, now_s - _LATE_S) + cost / (self.rate * _AIM)
+            call_s = cost / (self.rate * _AIM)
+            late_s = max(_LATE_S, call_s) if self.saves_call else _LATE_S
+            self._free_at_s = max(self._free_at_s, now_s - late_s) + call_s
 
     def correct(self, cost: float) -> None:
         """A call turned out to cost so much more; negative: less."""
@@ -50,10 +55,16 @@ class RateGate:
         elif self.rate <= 0:
             self._debt += cost
 
-    def set_rate(self, rate: float, now_s: float) -> None:
-        """From now on another rate; what is owed for calls that have begun is paid with it."""
+    def set_rate(self, rate: float, now_s: float, *, owed: float = 0.0) -> None:
+        """From now on another rate; what is owed for calls that have begun is paid with it.
+
+        ``owed``: what counts as owed if there was no rate, so that all who get one at the same
+        moment don't call at once.
+        """
         if rate == self.rate:
             return
+        if self.rate == inf:
+            self._debt += owed
         if 0 < self.rate < inf:
             self._debt = max(0.0, self._free_at_s - now_s) * self.rate
         if 0 < rate < inf:
@@ -67,6 +78,11 @@ class RateGate:
 
 # No budget, or all of it is wanted: more than any.
 RATE_MOST = 1e12
+
+
+def least_rate(budget: float, learned: float) -> float:
+    """Which of the two bounds [cost/s]; 0: there is none."""
+    return min(budget, learned) if budget > 0 and learned > 0 else budget or learned
 
 
 class Sums(NamedTuple):
@@ -100,7 +116,8 @@ class Claim(NamedTuple):
     ``want``: calls at once that it could use; ``want_rate``: cost a second.  ``holds``: permits
     that it has, at most what it may use before it reads the answer; ``in_flight``: the most at once
     since its last report, with those that rest; ``is_held``: somebody waited for a permit;
-    ``resting``: permits that rest as they were refused.
+    ``resting``: permits that rest as they were refused; ``told_rate``: what the target told it that
+    all together may use [cost/s], 0: nothing.
     """
 
     worker: str
@@ -112,14 +129,19 @@ class Claim(NamedTuple):
     in_flight: int = 0
     is_held: bool = False
     resting: int = 0
+    told_rate: float = 0.0
 
 
 class Decision(NamedTuple):
-    """A leader's: ``goals`` are permits and rate of the workers for whom they change."""
+    """A leader's: ``goals`` are permits and rate of the workers for whom they change.
+
+    ``rate``: what the target takes [cost/s], as far as it was learned; 0: no bound is known.
+    """
 
     limit: int
     reason: str
     goals: Mapping[str, tuple[int, float]]
+    rate: float = 0.0
 
 
 class WorkerReport(NamedTuple):
@@ -142,7 +164,8 @@ class Table(NamedTuple):
     """What a leader gets: all workers with a lease, and the sums of what all ever did.
 
     ``goals``: what they were given.  ``least``, ``most``: bounds that an operator has set.
-    ``resets``: how often somebody asked to forget what was learned.
+    ``resets``: how often somebody asked to forget what was learned.  ``budget``: what users allow,
+    ``rate``: what was learned [cost/s]; 0: no bound.
     """
 
     claims: tuple[Claim, ...]
@@ -151,12 +174,15 @@ class Table(NamedTuple):
     least: int | None = None
     most: int | None = None
     resets: int = 0
+    budget: float = 0.0
+    rate: float = 0.0
 
 
 class Reply(NamedTuple):
     """One exchange, to the worker.  ``now_s`` is the clock of the place where all meet.
 
-    ``rate``: its part of ``budget`` [cost/s]; a budget of 0: there is none.  ``workers``: how many
+    ``rate``: its part of ``budget``, which is the least of the user's and of what was learned
+    (``is_learned``) [cost/s]; a budget of 0: there is none.  ``workers``: how many
     share the target.  ``table``: this worker leads.  ``reason``: why the limit is what it is.
     """
 
@@ -168,3 +194,4 @@ class Reply(NamedTuple):
     budget: float
     table: Table | None = None
     reason: str = ""
+    is_learned: bool = False

@@ -13,7 +13,7 @@ class Sample(NamedTuple):
     ``cost`` and ``call_s`` are of the calls that succeeded.  ``in_flight`` is the most at once,
     ``resting`` how many of them rest as they were refused; for many processes the sum of theirs.
     ``is_held``: some caller waited for a permit; ``is_rate_held``: one that had a permit waited for
-    budget.
+    budget.  ``told_rate``: what the target told it takes [cost/s]; 0: it told nothing.
     """
 
     span_s: float
@@ -25,6 +25,7 @@ class Sample(NamedTuple):
     is_held: bool = False
     is_rate_held: bool = False
     resting: int = 0
+    told_rate: float = 0.0
 
     @classmethod
     def of(
@@ -36,6 +37,7 @@ class Sample(NamedTuple):
         is_held: bool,
         is_rate_held: bool,
         resting: int,
+        told_rate: float = 0.0,
     ) -> Sample:
         """Return the sample of what was ``done`` in ``span_s`` seconds, and of the peaks.
 
@@ -51,6 +53,7 @@ class Sample(NamedTuple):
             is_held,
             is_rate_held,
             resting,
+            told_rate,
         )
 
     @property

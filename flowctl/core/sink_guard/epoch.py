@@ -1,4 +1,4 @@
-"""What the shared sink guard measures: goodput over an epoch, and the least time in the sink."""
+"""What the shared sink guard measures: goodput over an epoch, and the shortest time in the sink."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flowctl.core.pacing.sample import Sample
 
-# An epoch lasts at least this long: some round trips of a quick sink, few enough to be quick;
+# An epoch lasts at least this long (several round trips of a quick sink) and has at least so many
+# blocks, however long they take.
 _EPOCH_S = 0.25
-# has at least so many stretches as below, whatever the time;
 _BLOCKS_MIN = 4
-# and goes on until its goodput is known to a part of what a cap may lose, but not for ever: what
-# is more uneven than that is decided on what was seen.
+# If a cap depends on it, the epoch goes on until the standard error of its goodput is this share:
+# half of what a cap may lose.  Uneven goodput may never get there, so an epoch has an end.
 _ERROR_SHARE = 0.007
 _EPOCH_MAX_S = 4.0
-# Goodput of stretches of so many acks, or round trips if that is more, tells how uneven it is.
-# Two of them, as tuples that travel together would seem uneven in one.
+# A block is so many acks, and so many round trips of all that is in flight; the goodputs of blocks
+# tell how uneven it is.  Two round trips, as in one alone tuples that travel together look uneven.
 _BLOCK_ACKS, _BLOCK_ROUNDS = 16, 2
-_BLOCKS_TELLING = 3  # enough to see that a try is hopeless
-# One call may find nothing to write, or a cache: four together don't.
+_BLOCKS_TELLING = 3  # enough to see that a cap is hopeless
+# Sink times are averaged over so many calls: one alone may have nothing to write, or hit a cache.
 _GROUP = 4
-# The least sink time is forgotten after this, as the sink may have changed, but not before some
-# epochs are over, where calls take seconds.
+# The shortest sink time is forgotten after this, as the sink may have changed; where calls take
+# seconds, not before so many calls.
 _LIFE_S = 30.0
 _LIFE_CALLS = 1024
 
 
 class WindowedMinimum:
-    """The least sink time per record [s] of groups of calls.
+    """The shortest sink time per record [s], among averages of :data:`_GROUP` calls.
 
-    Of the last 15 to 30 s, or 512 to 1,024 calls if those take longer.
+    Of the last 15 to 30 s, or of the last 512 to 1,024 calls if those take longer.
     """
 
     __slots__ = ("_before", "_calls", "_groups", "_now", "_records", "_since_s", "_sink_s")
@@ -74,15 +74,15 @@ class WindowedMinimum:
 
     @property
     def value(self) -> float:
-        """The least; infinite before the first group is complete."""
+        """The shortest time; infinite before the first group is complete."""
         return min(self._now, self._before)
 
 
 class Epoch:
-    """Sums over the acks of a stretch.
+    """Sums over acks, by which a cap is judged.
 
-    After a change it begins with the first ack of a tuple that was sent after it; that ack is
-    its zero of time and not counted, so a rate has no error of rounding.
+    After the cap changed, an epoch begins with the first ack of a tuple that was sent since.  That
+    ack starts the clock and is not counted itself, so rates are exact.
     """
 
     __slots__ = (
@@ -95,12 +95,12 @@ class Epoch:
         self.begin(-inf)
 
     def begin(self, changed_at_s: float) -> None:
-        """Start again with what is sent from now on."""
+        """Begin anew: only tuples sent at ``changed_at_s`` or later count."""
         self._changed_at_s = changed_at_s
         self._clear(inf)
 
     def restart(self, now_s: float) -> None:
-        """Start again at the ack that was just taken; nothing had changed."""
+        """Begin anew with the ack that was just taken: nothing changed."""
         self._clear(now_s)
 
     def _clear(self, begun_at_s: float) -> None:
@@ -146,9 +146,9 @@ class Epoch:
         self._note_block(now_s)
 
     def add_many(self, now_s: float, sample: Sample, *, sent_at_s: float) -> None:
-        """Take the calls of a sample: all of their time is the target's.
+        """Take the calls of a sample, whose whole time counts as spent in the sink.
 
-        ``sent_at_s``: none of them began before.
+        All of them began at ``sent_at_s`` or later.
         """
         if self._begun_at_s == inf:
             if sent_at_s >= self._changed_at_s:
@@ -192,7 +192,7 @@ class Epoch:
 
     @property
     def is_over(self) -> bool:
-        """Whether it says enough to see a change."""
+        """Whether it has enough acks to show a change."""
         return (
             self._block_acks == 0
             and self._blocks >= _BLOCKS_MIN
@@ -201,18 +201,18 @@ class Epoch:
 
     @property
     def is_certain(self) -> bool:
-        """Whether it says enough to choose a cap by it; asked when it is over."""
+        """Whether it has enough acks to choose a cap by; asked when :attr:`is_over`."""
         long_enough = self._last_at_s - self._begun_at_s >= _EPOCH_MAX_S
         return long_enough or self.error <= _ERROR_SHARE
 
     @property
     def is_telling(self) -> bool:
-        """Whether it says something of a large loss, just now."""
+        """Whether it has enough acks to show a large loss."""
         return self._block_acks == 0 and self._blocks >= _BLOCKS_TELLING
 
     @property
     def is_bound(self) -> bool:
-        """Whether cap or windows, not the source, decided mostly how much was in flight."""
+        """Whether the cap or windows, not the source, limited most of its tuples."""
         return 2 * self._bound > self.acks
 
     @property
@@ -237,9 +237,9 @@ class Epoch:
         return self._sink_s / self._sink_records if self._sink_records else 0.0
 
     def needed(self, least: float) -> float:
-        """The tuples in flight that give this goodput if each takes ``least`` a record there.
+        """Return how many tuples in flight give this goodput if a record takes ``least`` [s].
 
-        Little's law: rate times what a tuple takes, waiting at a bolt left out.
+        By Little's law, from the rate and the time of a tuple without its waits at a bolt.
         """
         spent_s = self._last_at_s - self._begun_at_s
         if spent_s <= 0:

@@ -1,9 +1,9 @@
 """The shared sink guard: a global cap on tuples in flight where all bolts wait for one sink.
 
-A bolt that waits in a sink looks busy, so its own window never learns that twelve of them queue
-there.  Off unless acks tell that the sink has become slow under load.  Then the smallest cap
-that keeps the goodput is searched: by bisection, each cap tried for an epoch, what was tried
-before remembered.  Goodput decides, never the sink time alone: that only says where to look.
+A bolt that waits in a sink looks busy, so its own window can't learn that twelve bolts queue there.
+The guard is off until acks show that the sink has become slow under load.  Then it searches for the
+smallest cap that keeps the goodput (records a second): by bisection, with one epoch for each cap.
+Goodput decides; the time in the sink only says when to look.
 """
 
 from __future__ import annotations
@@ -19,55 +19,59 @@ from flowctl.core.sink_guard.epoch import Epoch, WindowedMinimum
 if TYPE_CHECKING:
     from flowctl.core.pacing.sample import Sample
 
-# On: the sink takes this many times its least of 30 s.  Less is noise or sizes of tuples.
+# The search begins when a record takes this many times the shortest sink time of the last 30 s.
+# Smaller differences are noise, or come from the sizes of tuples.
 _SLOW_RATIO = 1.5
-# A cap holds with this much of the best goodput: what is lost is less than what a queue of a
-# fifth of all tuples costs when one of them is late.
+# A smaller cap is kept if it reaches this share of the best goodput.  The 1.5 % that it may lose is
+# less than what a queue of a fifth of all tuples costs when one of them is late.
 _KEPT_SHARE = 0.985
-# A larger cap is kept if it gains twice what a smaller one may lose, so that they don't chase
-# each other.
+# A larger cap is kept if it gains this: twice what a smaller one may lose, so that the search does
+# not swing between the two.
 _GAIN_SHARE = 1.03
-# A cap at which the goodput stays below this share of the best may have been kept by luck: then
-# a larger one is kept for less.
+# If goodput stays below this share of the best, the cap may have been kept by luck.  Then a gain of
+# half a per cent is enough for a larger one.
 _STARVED_SHARE = 0.975
 _LITTLE_GAIN_SHARE = 1.005
 _DOWN, _UP = 0.8, 1.25
-_DOWN_MOST = 0.5  # the first guess may be wrong: never more than halve
-_GUESS_ROOM = 1.25  # over the tuples that keep a sink busy if nobody ever met there
-# The first step is from two tuples a bolt to one: it costs each bolt a round trip, and a sink that
-# gets worse with each caller may be no better yet. Nearly as good is good enough to look further.
+_DOWN_MOST = 0.5  # a step at most halves the cap: the first guess may be wrong
+_GUESS_ROOM = 1.25  # times the tuples that would keep the sink busy without any queue
+# The first step, from two tuples a bolt to one, costs each bolt a round trip, and may not be enough
+# for a sink that gets slower with each caller.  This share of the best goodput is reason enough to
+# try a still smaller cap.
 _NEAR_SHARE = 0.95
-# Neighbours this close need no further step between them.
+# The search ends when the cap that is kept and the one that failed are this close.
 _CLOSE = 0.1
-# A try ends as soon as its goodput is so many standard errors off the mark; below it sooner, as
-# a try that fails costs goodput and one given up too early only a larger cap.
+# An epoch ends early once its goodput is so many standard errors above or below its mark.  Below it
+# fewer are enough: a cap that fails costs goodput, one that is given up too early only leaves the
+# cap larger.
 _ABOVE_ERRORS, _BELOW_ERRORS = 3.0, 1.5
-# More tuples that give this part of what they would give without any sink: it is none.
+# If a larger cap gains this share of the linear gain, the sink is not the bottleneck.
 _FREE_SHARE = 0.5
-# What is kept in the end is a little more than the least that does: a sink that runs dry now and
-# then costs more than one tuple that waits.
+# In the end the cap is this much above the smallest one that keeps the goodput: a sink that runs
+# dry now and then costs more than a tuple that waits.
 _ROOM = 1.1
-# A cap protects the sink if at least this part of what more tuples take longer, they take there.
+# A cap protects the sink if at least this share of the added latency is spent in the sink.
 _PROTECTED_SHARE = 0.1
-# The first search must have bought something, or the sink was not the cause: shorter sink calls
-# or more goodput.
+# The first search must bring shorter sink calls (this share of the time before) or more goodput
+# (this times as much).  Otherwise the sink was not the cause, and the cap goes.
 _QUICKER_SHARE = 0.8
 _MORE_SHARE = 1.02
-# What the goodput at an unchanged cap is allowed to move, in shares of it and in its own usual
-# deviations, before it is another regime.
+# The sink counts as changed if goodput at the same cap moves by more than this share and by more
+# than so many of its usual deviations, or if a record takes this many times as long in the sink.
 _CHANGED_SHARE = 0.1
 _CHANGED_DEVIATIONS = 4.0
 _CHANGED_SINK = 1.2
-_FORGET = 0.25  # of the best goodput that is not seen any more, per probe: it may have been noise
+# At each probe the best goodput moves this far to what is seen now: it may have been noise.
+_FORGET = 0.25
 _HELD_GAIN = 0.25  # the last four epochs decide what is usual (TCP's gain for deviations)
-# Pauses between probes, in units of a second, or of some epochs where those are long: a probe
-# that fails costs some 10 % of one epoch, so a fortieth at most at first, then less and less.
+# Pauses between probes grow from one unit to _PAUSE_MAX; a unit is a second, or two epochs if they
+# are longer.  A probe that fails costs some 10 % of an epoch: a fortieth of the time at first.
 _PAUSE_UNIT_S = 1.0
 _PAUSE_UNIT_EPOCHS = 2
 _PAUSE_MAX = 64
-# Where the sink was not the cause at all, be slower to blame it again.
+# In units: before the sink is blamed again after it was not the cause.
 _PAUSE_IN_VAIN = 4
-# So many epochs in which the cap was not reached, before it goes: a second.
+# The cap goes after so many epochs in a row that did not reach it: about a second.
 _UNUSED_EPOCHS = 4
 
 
@@ -106,22 +110,22 @@ class SinkGuard:
         self._least = WindowedMinimum()
         self._epoch = Epoch()
         self._on_epoch: Callable[[float], None] = self._watch
-        self._must_be_certain = False  # this epoch decides on a cap
-        self._mark = 0.0  # the goodput that a try must reach [records/s]; 0: not a try
+        self._must_be_certain = False  # a cap is kept or given up by this epoch
+        self._mark = 0.0  # goodput that the cap under trial must reach [records/s]; 0: no trial
         self._seen_at_s = -inf
         self._is_bound = False
         self._good = 0  # the smallest cap that keeps the goodput, so far
         self._good_sink = 0.0  # sink time per record there [s]
         self._held = 0.0  # goodput there [records/s], smoothed
-        self._deviation = 0.0  # how that moves
-        self._best = 0.0  # the best goodput of this regime
-        self._failed_below = 0  # the largest cap that did not keep it; 0: none
+        self._deviation = 0.0  # of that, smoothed
+        self._best = 0.0  # best goodput since the sink last changed
+        self._failed_below = 0  # the largest cap that did not keep the goodput; 0: none
         self._before: tuple[float, float] | None = None  # goodput and sink time without a cap
-        self._probed = 0  # the cap that a probe set out from
-        self._looks_up = False  # so did the last probe
+        self._probed = 0  # the cap from which the current search started
+        self._looks_up = False  # whether the last probe tried a larger cap
         self._pause = 1  # until the next probe, in units
         self._probe_at_s = -inf
-        self._unused = 0  # epochs in which the cap was not reached
+        self._unused = 0  # epochs in a row that did not reach the cap
 
     def has_room(self, in_flight: int) -> bool:
         """Whether one more tuple may be sent."""
@@ -138,13 +142,17 @@ class SinkGuard:
         in_flight: int,
         was_limited: bool,
     ) -> None:
-        """A tuple is done; ``in_flight`` counts it still, ``was_limited``: windows were full."""
+        """Take the ack of a tuple, which ``in_flight`` still counts.
+
+        ``was_limited``: windows were full, so the source was not the limit.
+        """
         if sink_s is not None:
             self.in_use = True
             self._least.add(now_s, sink_s, records)
         elif not self.in_use:
             return
-        if now_s != self._seen_at_s:  # of acks that come together only the first sees all
+        # Of acks that arrive together, only the first sees all that were in flight.
+        if now_s != self._seen_at_s:
             self._seen_at_s = now_s
             self._is_bound = was_limited or in_flight >= self.cap
         epoch = self._epoch
@@ -162,7 +170,7 @@ class SinkGuard:
     def on_sample(self, now_s: float, sample: Sample, *, sent_at_s: float) -> None:
         """Many calls of a target at once, in place of acks: see :mod:`flowctl.core.pacing`.
 
-        ``sent_at_s``: none of them began before.
+        All of these calls began at ``sent_at_s`` or later.
         """
         if sample.calls:
             self.in_use = True
@@ -176,7 +184,7 @@ class SinkGuard:
             return
         if epoch.is_bound or self.cap == inf:
             self._on_epoch(now_s)
-        else:  # the source was the limit: no cap can be judged by that
+        else:  # the source was the limit, which says nothing about the cap
             self._note_unused(now_s)
 
     def _is_decided(self) -> bool:
@@ -188,14 +196,14 @@ class SinkGuard:
                 return True
         return epoch.is_over and (not self._must_be_certain or epoch.is_certain)
 
-    # -- the end of an epoch, by what it was for -------------------------------------------
+    # -- what happens at the end of an epoch -----------------------------------------------
 
     def _watch(self, now_s: float) -> None:
-        """Off: does the sink take much longer than it could, with a backlog?"""
+        """While off: begin a search if the sink is slow and tuples wait for it."""
         epoch = self._epoch
         is_due = self._is_slow() and epoch.is_bound and now_s >= self._probe_at_s
         if not is_due or not self._must_be_certain:
-            self._must_be_certain = is_due  # the first may hold what a start brought
+            self._must_be_certain = is_due  # look twice: the first epoch may hold a slow start
             epoch.restart(now_s)
             return
         self._before = (epoch.goodput, epoch.sink)
@@ -206,7 +214,7 @@ class SinkGuard:
         self._go_down(now_s, "the sink is slow")
 
     def _on_less(self, now_s: float) -> None:
-        """A smaller cap was tried."""
+        """A smaller cap was tried: keep it, try a still smaller one, or go back."""
         epoch = self._epoch
         if epoch.goodput >= self._mark:
             self._take(int(self.cap))
@@ -223,12 +231,12 @@ class SinkGuard:
         self._go_down(now_s, "goodput lost")
 
     def _guess(self, above: int) -> int:
-        """About how many tuples would keep the sink busy if nobody ever met there (Little)."""
+        """Return about how many tuples keep the sink busy without a queue (Little's law)."""
         guess = _GUESS_ROOM * self._epoch.needed(self._least.value)
         return max(1, int(max(_DOWN_MOST * above, min(_DOWN * above, guess))))
 
     def _on_more(self, now_s: float) -> None:
-        """A larger cap was tried."""
+        """A larger cap was tried: keep it and go on, go back, or end the search."""
         epoch = self._epoch
         if epoch.goodput <= self._mark:
             if self._protects():
@@ -244,16 +252,16 @@ class SinkGuard:
             self._go_up(now_s, "goodput gained")
 
     def _protects(self) -> bool:
-        """Whether the tuples that were more than is good have waited in the sink, not elsewhere."""
+        """Whether the tuples above the good cap waited in the sink, and not elsewhere."""
         epoch = self._epoch
         more = epoch.in_flight - self._good
         if more <= 0:
-            return True  # they were not more
+            return True  # there were none
         longer_s = more * epoch.per_tuple / epoch.goodput
         return (epoch.sink - self._good_sink) * epoch.per_tuple >= _PROTECTED_SHARE * longer_s
 
     def _look_again(self, now_s: float) -> None:
-        """The first whole epoch after goodput changed at an unchanged cap."""
+        """Goodput changed at the same cap, and this is the first whole epoch since: search anew."""
         sink = self._epoch.sink
         if _CHANGED_SINK * sink < self._good_sink:
             self._probe_at_s = -inf
@@ -269,7 +277,7 @@ class SinkGuard:
             self._go_up(now_s, "goodput changed")
 
     def _keep(self, now_s: float) -> None:
-        """The search is over: see whether the goodput stays, try another cap now and then."""
+        """The search is over: watch whether goodput stays, and probe another cap now and then."""
         epoch = self._epoch
         if epoch.in_flight < self.cap:  # windows are the limit
             self._note_unused(now_s)
@@ -307,7 +315,7 @@ class SinkGuard:
     # -- steps ---------------------------------------------------------------------------
 
     def _take(self, cap: int) -> None:
-        """``cap`` is good: its epoch is what others are compared with."""
+        """Keep ``cap``, and compare others with the epoch that has just ended."""
         epoch = self._epoch
         self._good, self._good_sink, self._held = cap, epoch.sink, epoch.goodput
         self._best = max(self._best, epoch.goodput)
@@ -321,7 +329,7 @@ class SinkGuard:
             self._enter(self._on_less, now_s, mark=_KEPT_SHARE * self._best)
 
     def _next_below(self) -> int | None:
-        """The next cap to try below the one that is good; None: there is none worth it."""
+        """Return the next smaller cap to try, or None if none is worth it."""
         good, failed = self._good, self._failed_below
         if failed and good == self._probed:
             return None  # nothing gained at the first step
@@ -350,7 +358,7 @@ class SinkGuard:
             self._go_down(now_s, "probe")
 
     def _hold(self, now_s: float, reason: str) -> None:
-        """The search ends: stay at what is good, unless it was for nothing."""
+        """End the search at the good cap; without a cap if the search brought nothing."""
         if self._before is not None:
             goodput, sink = self._before
             self._before = None
@@ -366,7 +374,7 @@ class SinkGuard:
         self._enter(self._keep, now_s)
 
     def _wait(self, now_s: float, pause: int) -> None:
-        """The next probe comes after so many units; later and later while they find nothing."""
+        """Put the next probe off by ``pause`` units."""
         self._pause = min(_PAUSE_MAX, pause)
         unit_s = max(_PAUSE_UNIT_S, _PAUSE_UNIT_EPOCHS * self._epoch.spent_s)
         self._probe_at_s = now_s + self._pause * unit_s
@@ -380,7 +388,7 @@ class SinkGuard:
         self._enter(self._watch, now_s)
 
     def _enter(self, on_epoch: Callable[[float], None], now_s: float, *, mark: float = 0.0) -> None:
-        """The next epoch is for this."""
+        """Begin an epoch, at the end of which ``on_epoch`` is called."""
         self._on_epoch = on_epoch
         self._mark = mark
         self._must_be_certain = on_epoch not in (self._watch, self._keep)

@@ -89,7 +89,7 @@ def _position(given: Any) -> Any:
     return tuple(given) if isinstance(given, list) else given  # JSON has no tuples
 
 
-class Reading:
+class OffsetReader:
     """Reads what ``make()`` produces.  For one thread.
 
     Batches follow each other; a batch that begins elsewhere than the last one ended opens another

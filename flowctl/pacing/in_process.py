@@ -17,10 +17,11 @@ class LocalSource:
     ``rate``: cost a second.  The gate's lock guards it.
     """
 
-    __slots__ = ("_before", "_gate", "_sampled_at_s", "law")
+    __slots__ = ("_before", "_gate", "_rate", "_sampled_at_s", "law")
 
     def __init__(self, gate: Gate, law: TargetLaw, *, rate: float) -> None:
         self._gate = gate
+        self._rate = rate
         self.law: TargetLaw = law
         now_s = gate.clock()
         self._sampled_at_s = now_s
@@ -44,5 +45,7 @@ class LocalSource:
         sums = gate.take_sums()
         self.law.on_sample(now_s, sums.since(self._before, span_s))
         self._before, self._sampled_at_s = sums, now_s
+        learned = self.law.rate
+        gate.set_rate(min(self._rate, learned), now_s, is_learned=learned < self._rate)
         if self.law.limit != gate.permits:
             gate.set_permits(self.law.limit)
