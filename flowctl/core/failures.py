@@ -55,7 +55,8 @@ class Failures:
 
     ``retries`` holds what is sent again.  ``gave_up`` is the first tuple whose attempts ran out, if
     there is nowhere to keep it; ``dying`` counts those that are not yet safe in the dead letter.
-    ``chance`` gives the jitter of back-offs, numbers from 0 to 1; None: no jitter.
+    ``chance`` gives the jitter of back-offs, numbers from 0 to 1; None: no jitter.  ``in_place``:
+    as :class:`flowctl.core.target.Target` has it.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class Failures:
         book: Book,
         keeper: Keeper = Keeper.NOBODY,
         chance: Callable[[], float] | None = None,
+        *,
+        in_place: bool = False,
     ) -> None:
         self.retries: RetryQueue[FlowTuple] = RetryQueue(
             book.settings.retry, chance, rank=by_deadline
         )
-        self.target: Target = Target(book, self.retries)
+        self.target: Target = Target(book, self.retries, in_place=in_place)
         self.isolation: Isolation = Isolation(book, self.retries)
         self.gave_up: TupleGaveUp | None = None
         self.dying: int = 0
