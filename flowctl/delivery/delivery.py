@@ -30,7 +30,7 @@ from flowctl.failure.callables import check_returned, is_async
 from flowctl.failure.classify import is_about_rows, refusal_of
 from flowctl.failure.job_fault import job_fault_of
 
-# -- Which rows a delivery has read, and so whether a letter of another attempt still stands ---
+# -- Which rows a delivery has read, and so whether the letter of an earlier attempt is valid ---
 
 
 class ReadRows:
@@ -96,7 +96,7 @@ _WAITING_MAX = 8
 # what is left of the target's speed; single rows would multiply the calls.
 _REFUSALS_MAX = 3
 _HALVED_ROWS_MIN = 25
-# These are nobody's row's fault: the partition ends.
+# No row is to blame for these: they end the partition.
 _FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError)
 
 

@@ -1,7 +1,8 @@
 """What clients of other people's services raise, and what it means.  Data only.
 
 Errors are recognised by their attributes and by the names of their classes and modules, so no
-client library is imported.  Whoever adds a row needs no other code.
+client library is imported.  A row needs no other code, unless the error has an attribute of its own
+that says how long to wait: :mod:`flowctl.failure.classify` reads those.
 """
 
 from __future__ import annotations
