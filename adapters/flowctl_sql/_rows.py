@@ -45,12 +45,13 @@ class Prepared(msgspec.Struct, frozen=True):
     def inserts(
         self,
         wanted: Sequence[bool] | None = None,
-        key: Sequence[str] = (),
+        key: Sequence[str] | None = None,
         plain_text: Set[str] = frozenset(),
     ) -> list[Insert]:
         """Return the rows by their columns, of the records ``i`` for which ``wanted[i]`` is true.
 
         A column that a row lacks is left to the database: its default, or NULL.  With a ``key``
+        (empty: of any index, which leaves rows as they came)
         rows go in its order, so that two writers seldom wait for each other crosswise, and rows of
         one key as they came: the last one stays.  In ``plain_text`` are columns whose texts are
         equal only if they differ in nothing but spaces at the end.
@@ -65,7 +66,7 @@ class Prepared(msgspec.Struct, frozen=True):
                 )
             return [Insert(self.columns, rows)] if rows else []
         shapes = self.shapes if chosen is None else compress(self.shapes, chosen)
-        if key:
+        if key is not None:
             return _runs(list(zip(shapes, rows, strict=True)), key, plain_text)
         grouped: dict[tuple[str, ...], list[Params]] = {}
         for shape, row in zip(shapes, rows, strict=True):
@@ -280,6 +281,8 @@ def _in_order(
             columns.append(each)
         else:
             return rows
+    if not columns:
+        return rows
     keys = list(zip(*columns, strict=True))
     return [rows[at] for at in sorted(range(len(rows)), key=keys.__getitem__)]  # stable
 

@@ -214,7 +214,8 @@ class Session:
         touching = self.ledger.covered(batch.span)
         is_new = not_covered(batch[:], touching) if touching else None
         self.skipped_at = {at for at, new in enumerate(is_new) if not new} if is_new else set()
-        inserts = prepared.inserts(is_new, self._key, self._columns.plain_text)
+        key = None if self._on_conflict is None else self._key
+        inserts = prepared.inserts(is_new, key, self._columns.plain_text)
         written = sum([self._inserts.insert(insert) for insert in inserts])
         for part in _written_parts(batch, prepared):
             self.ledger.cover(part, touching if part is batch.span else self.ledger.covered(part))

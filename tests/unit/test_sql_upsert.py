@@ -107,6 +107,9 @@ def test_what_is_there_may_stay_and_is_not_counted_as_written() -> None:
     assert write(keep, 10, [row(n, a="2") for n in range(5, 15)]) == (5, 0)
     assert query("SELECT a, count(*) FROM t GROUP BY a") == [("1", 10), ("2", 5)]
     assert write(a_sink(mode="ignore", key=()), 20, [row(0, a="3")]) == (0, 0)
+    mixed = [row(20, a="x"), row(21), row(21, a="late")]  # of several shapes
+    assert write(a_sink(mode="ignore", key=()), 30, mixed) == (2, 0)
+    assert query("SELECT a FROM t WHERE k = 21") == [(None,)]
 
 
 _ROW = st.builds(
