@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from contextlib import suppress
 from hashlib import blake2b
@@ -139,6 +140,11 @@ def sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether ``path`` is a URL: of it a disk would make a directory called ``s3:``."""
+    return re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)) is not None
 
 
 def file_name(job: str, suffix: str) -> str:

@@ -105,9 +105,10 @@ def _tuples(report: Report) -> str:
         facts.append(f"{count(report.tuples_lost)} lost on the way")
     if report.tuples_hedged:
         facts.append(f"{count(report.tuples_hedged)} run twice at the end")
-    if report.tuples_dropped:
+    if report.records_dropped:
         records = counted(report.records_dropped, "record")
-        facts.append(f"dropped {count(report.tuples_dropped)} ({records})")
+        tuples = report.tuples_dropped  # of a topology roots are dropped, and no tuples
+        facts.append(f"dropped {count(tuples)} ({records})" if tuples else f"dropped {records}")
     if report.peers_dropped:
         facts.append(f"peers dropped {count(report.peers_dropped)}")
     if report.bolts_lost:

@@ -17,6 +17,7 @@ from flowctl.core.leaving import dismiss, retire
 from flowctl.core.settings import TimeoutSettings
 from flowctl.core.tuple_core import TupleCore
 from flowctl.errors import BoltsUnavailableError
+from flowctl.instrumentation.call_lines import call_lines
 from flowctl.instrumentation.numbers import counted
 from flowctl.ports import BoltNotice, Bolts, EndingBolts
 from flowctl.runtime.control import RunControl
@@ -112,6 +113,16 @@ class Notices:
         if len(self._fatal) >= self._count or "" in self._fatal:
             notice = next(iter(self._fatal.values()))
             self._control.fail(BoltsUnavailableError(notice.detail, remedy=notice.remedy))
+        elif absent_s > timeout_s and self._control.long_calls.is_one_stuck:
+            stuck = "; ".join(call_lines(self._control.long_calls.views(self._control.clock())))
+            self._control.fail(
+                BoltsUnavailableError(
+                    f"every bolt is in a call that does not return: {stuck}.",
+                    remedy="A thread can't be ended, and the record needs retry.attempts_max of"
+                    " them to become a letter. Give the client in process a time-out; or use more"
+                    " bolts than attempts, or SparkBolts, whose workers can be ended.",
+                )
+            )
         elif absent_s > timeout_s:
             self._control.fail(
                 BoltsUnavailableError(

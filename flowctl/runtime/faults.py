@@ -104,7 +104,9 @@ def gave_up_error(gave_up: TupleGaveUp, fail: Fail | None) -> ProcessError | Sou
     if NOTHING_SUCCEEDED in gave_up.reason:
         remedy = (
             "Look at process and at what it calls, and run again: the job continues with this"
-            " record. The few that were given up first are in the dead letter: redrive them."
+            " record, and none was set aside. If these records are to blame after all, because an"
+            " earlier run has done all others, let process set them aside:"
+            " batch.reject(record, error)."
         )
     else:
         remedy = (

@@ -44,7 +44,12 @@ from flowctl.core.records import (
     Position,
 )
 from flowctl.core.stored_job import StoredJob, acquired, no_name, saved
-from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, JobError
+from flowctl.errors import (
+    CheckpointCorruptError,
+    CheckpointUnavailableError,
+    ConfigError,
+    JobError,
+)
 from flowctl.runtime.memory_store import StateStore
 
 DIRECTORY_VARIABLE: Final = "FLOWCTL_CHECKPOINTS"
@@ -118,7 +123,14 @@ class FileCheckpointStore(StateStore):
 
     @check_arguments("directory")
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self.directory: Path = Path(directory or default_directory()).absolute()
+        place = directory or default_directory()
+        if disk.is_url(place):
+            raise ConfigError(
+                "directory",
+                f"{os.fspath(place)!r} is a URL, and checkpoints are files of a disk.",
+                remedy="Give a directory, or a Redis: checkpoint='redis://host:6379/0'.",
+            )
+        self.directory: Path = Path(place).absolute()
         self._held: dict[str, _Held] = {}  # of the jobs that this object owns
         self._lock = threading.Lock()
 
