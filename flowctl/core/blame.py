@@ -188,6 +188,11 @@ REFUSALS_MAX: Final = 20
 # So many records may be given up, and kept elsewhere, while nothing succeeds: a process that never
 # works must not empty the source into the dead letter.
 GIVEN_UP_FIRST_MAX: Final = 8
+# A job that was run before may have nothing but bad records left: its first run ends with the first
+# bad one, and by then all others may be done.  So a share of what earlier runs did may be given up;
+# not more than this, which is put back soon if the process is wrong after all.
+GIVEN_UP_SHARE: Final = 0.1
+GIVEN_UP_AGAIN_MAX: Final = 1_000
 # Where all that is left of a job fails, the target may be down, or all of that bad.  If so few
 # are left, they count as bad after so long: most restarts of a service behind a balancer are over
 # then, and nobody minds that a job with a bad end takes that much longer.  Of more it is likelier
@@ -196,6 +201,15 @@ BAD_END_MAX: Final = 100
 BAD_END_S: Final = 10.0
 # So few that are left are not worth waiting for, as so few may be given up anyway.
 FEW_LEFT: Final = GIVEN_UP_FIRST_MAX
+
+
+def given_up_first_max(done_before: int) -> int:
+    """Return how many records may be given up, and kept elsewhere, while nothing succeeds.
+
+    ``done_before``: how many records earlier runs of the job did.
+    """
+    again = min(GIVEN_UP_AGAIN_MAX, int(GIVEN_UP_SHARE * done_before))
+    return max(GIVEN_UP_FIRST_MAX, again)
 
 
 def fails_alone(partition: str, refusals: int) -> bool:

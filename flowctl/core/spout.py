@@ -83,6 +83,7 @@ class SpoutCore(KeepingCore):
         self.intake: Intake = Intake(settings.buffer, checkpoint or Checkpoint(), events, guarantee)
         keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
+        self._failures.done_before = checkpoint.records if checkpoint is not None else 0
         under_way = TuplesUnderWay(self.book, self._failures)
         self.handover: Handover = Handover(self.intake, under_way, events)
         self._aside = Aside(self.book, self.intake, self._failures)

@@ -157,6 +157,7 @@ class RangeCore(ByReference):
         self.tells_saved: bool = False
         keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
+        self._failures.done_before = checkpoint.records if checkpoint is not None else 0
         self.book.consumer_type = RangeConsumer
         self.book.size_for = self._size_for
         self._receipts: deque[Receipts] = deque()
