@@ -196,6 +196,7 @@ class Link:
         self.end_process: Callable[[str], object] | None = None
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
+        self.on_stuck: Callable[[], object] = lambda: None  # no slot is left
         self.on_tuples: Callable[[], None] = lambda: None
         self._idle_since_s: dict[Hashable, float] = {}  # slots of an event loop
         self.revoked: int = 0
@@ -509,6 +510,7 @@ class Link:
         if self.end_process is not None:
             self.end_process(why)
         self.close(f"overdue: {why}")
+        self.on_stuck()
 
     def _write_beat(self, now_s: float, targets: list[TargetFigures]) -> None:
         """Holding _changed."""

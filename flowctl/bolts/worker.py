@@ -97,6 +97,9 @@ class FlowControlBolt:
         self._link: Link | None = None
         self._tallies: list[Turns] = []  # per thread
         self._interrupt: BaseException | None = None
+        # Called once, by another thread, if calls that took too long hold all slots: :meth:`run`
+        # returns only when they do.
+        self.when_stuck: Callable[[], object] = lambda: None
 
     def run(self) -> BoltSummary:
         """As :func:`run_bolt`; may be called once."""
@@ -111,6 +114,7 @@ class FlowControlBolt:
             if is_async(self._process):
                 self._work_in_loop(link, welcome)
             else:
+                link.on_stuck = self.when_stuck
                 link.start()
                 self._work_in_all_slots(link, welcome)
         finally:

@@ -94,6 +94,9 @@ class Notices:
             self._starting = notice.detail
         elif notice.kind == "restarting":
             self._say(f"{notice.bolt} restarts: {notice.detail}")
+        elif notice.kind == "returned":
+            with self._control.lock:
+                self._control.long_calls.returned(notice.bolt)
 
     def note(self) -> str:
         """Return what the run is waiting for, "" if nothing is missing."""

@@ -90,6 +90,8 @@ class LongCalls:
     def __init__(self) -> None:
         self.overdue: int = 0
         self._told: dict[str, tuple[float, Sequence[LongCall]]] = {}  # by bolt: when, and what
+        # The same of threads that went on without their bolts, the oldest first.
+        self._stuck: list[tuple[str, tuple[float, Sequence[LongCall]]]] = []
 
     def take(self, bolt: str, calls: Sequence[LongCall], now_s: float) -> None:
         """``bolt`` told that these are under way, and no others."""
@@ -99,21 +101,26 @@ class LongCalls:
             self._told.pop(bolt, None)
 
     def joined(self, bolt: str) -> None:
-        """``bolt`` came, or came back: none of its calls takes long.
-
-        One that left because a thread is stuck does so only once that call has returned.
-        """
+        """``bolt`` came, or came back: none of its calls takes long."""
         self._told.pop(bolt, None)
 
     def left(self, bolt: str, *, is_stuck: bool) -> None:
         """``bolt`` went.  ``is_stuck``: because a call does not return."""
-        if not is_stuck:
-            self._told.pop(bolt, None)
+        told = self._told.pop(bolt, None)
+        if is_stuck and told is not None:
+            self._stuck.append((bolt, told))
+
+    def returned(self, bolt: str) -> None:
+        """A call came back for which ``bolt`` had left."""
+        for place, (of, _) in enumerate(self._stuck):
+            if of == bolt:
+                del self._stuck[place]
+                return
 
     @property
     def is_one_stuck(self) -> bool:
         """Whether a call took longer than it may and, as far as is known, is not back."""
-        return self.overdue > 0 and bool(self._told)
+        return self.overdue > 0 and bool(self._told or self._stuck)
 
     def views(self, now_s: float) -> tuple[LongCallView, ...]:
         """Return them for people, the longest first."""
@@ -125,7 +132,7 @@ class LongCalls:
                 last=call.last,
                 for_s=call.for_s + now_s - told_s,
             )
-            for bolt, (told_s, calls) in self._told.items()
+            for bolt, (told_s, calls) in [*self._told.items(), *self._stuck]
             for call in calls
         ]
         return tuple(sorted(views, key=lambda view: -view.for_s))

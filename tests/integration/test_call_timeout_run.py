@@ -209,10 +209,22 @@ def test_a_bolt_that_left_comes_back_when_its_call_returns(
     assert not report.long_calls
 
 
-def test_where_every_bolt_is_stuck_the_error_names_the_record_and_what_helps(
+def test_one_record_that_hangs_holds_no_bolt_however_few_there_are(
     hanging: Hanging, tmp_path: Path
 ) -> None:
+    """Kind: attempts that are bounded by the bolts, so that the job can never get to its end."""
+    report = _spout(hanging, tmp_path, count=1).run(view="off")
+    assert report.records_dead_lettered == 1
+    assert hanging.done == Counter(value for value in range(200) if value != 50)
+    assert report.calls_overdue == hanging.hung == len(report.long_calls) == 5
+    assert {call.bolt for call in report.long_calls} == {"b1"}
+
+
+def test_where_every_bolt_is_stuck_the_error_names_the_record_and_what_helps(
+    hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kind: a message about bolts that never came, where they came and can't go on."""
+    monkeypatch.setattr("flowctl.bolts.local.STUCK_MAX", 0)
     spout = _spout(hanging, tmp_path, count=2, **{"start.bolts_timeout_s": 1.0})
     with pytest.raises(BoltsUnavailableError) as caught:
         spout.run(view="off")

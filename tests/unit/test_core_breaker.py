@@ -209,14 +209,17 @@ def test_a_process_that_never_worked_does_not_empty_the_source_into_the_dead_let
 def test_what_earlier_runs_did_says_how_much_may_be_given_up_first(
     done_before: int, most: int
 ) -> None:
-    """Kind: advice that leads nowhere: a dead letter that keeps nothing, as only bad ones are left."""
+    """Kind: advice that leads nowhere: the dead letter keeps nothing, as only bad ones are left."""
     assert given_up_first_max(done_before) == most
     done = PartitionCheckpoint(position=done_before, records=done_before)
     left = min(most, 20)
     driver = Driver(
-        *BOLTS[:4], checkpoint=Checkpoint({"done": done}), retry_attempts_max=2, tuple_records_max=1,
+        *BOLTS[:4],
+        checkpoint=Checkpoint({"done": done}),
         has_dead_letter=True,
-    )  # fmt: skip
+        retry_attempts_max=2,
+        tuple_records_max=1,
+    )
     driver.offer(left)
     driver.end()
     letters = 0
