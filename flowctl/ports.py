@@ -354,9 +354,9 @@ class BoltNotice(msgspec.Struct, frozen=True, gc=False):
     """What the runner of the bolts reports about one of them (``bolt`` "" means all of them).
 
     ``restarting``: it ended and comes back.  ``returned``: a call has returned that took too long,
-    so that the bolt had gone on without its thread.  ``waiting``: there is no slot for it yet, which
-    is not an error.  ``warning``: the run goes on, but something else may suffer.  ``fatal``: it
-    will not come back; ``detail`` says why, ``remedy`` what to do.
+    so that the bolt had gone on without its thread.  ``waiting``: there is no slot for it yet,
+    which is not an error.  ``warning``: the run goes on, but something else may suffer.
+    ``fatal``: it will not come back; ``detail`` says why, ``remedy`` what to do.
     """
 
     bolt: str

@@ -18,8 +18,8 @@ from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
 
-# How many threads of a run may be left in calls that don't return.  Each holds a stack, and what its
-# call holds; if there are more, something else is wrong than a few records.
+# How many threads of a run may be left in calls that don't return.  Each holds a stack, and what
+# its call holds; if there are more, something else is wrong than a few records.
 STUCK_MAX: Final = 64
 
 
