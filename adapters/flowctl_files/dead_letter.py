@@ -152,7 +152,7 @@ class FileDeadLetter(_InFiles):
         super().__init__()
         given = default_directory() if directory is None else directory
         _refuse_url("directory", given)
-        self.directory: Path = Path(given)
+        self.directory: Path = Path(given).expanduser()
 
     def file_of(self, job: str) -> LetterFile:
         """Return the file that holds the letters of ``job``."""
@@ -176,7 +176,8 @@ class JsonLinesDeadLetter(_InFiles):
     @check_arguments("path")
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
-        _refuse_url("path", path or "")
+        if path is not None:
+            _refuse_url("path", path)
         self._all = LetterFile(path) if path is not None else None
         self._by_job = FileDeadLetter()
 
@@ -192,6 +193,10 @@ class JsonLinesDeadLetter(_InFiles):
 
 
 def _refuse_url(argument: str, given: str | os.PathLike[str]) -> None:
+    if not os.fspath(given):
+        raise ConfigError(
+            argument, "it is empty.", remedy=f"Leave it out, or give {DEFAULT_DIRECTORY}."
+        )
     if disk.is_url(given):
         raise ConfigError(
             argument,

@@ -17,9 +17,10 @@ from flowctl.core.window import POLICIES
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import refuse_async
 from flowctl.instrumentation.text import REDIS_URL_VARIABLE
+from flowctl.logs import ModuleLogger
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.range_ports import RangeProducer
-from flowctl.runtime.file_store import FileCheckpointStore
+from flowctl.runtime.file_store import DIRECTORY_VARIABLE, FileCheckpointStore
 from flowctl.runtime.iterables import Records, remedy_for_frame
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 
@@ -36,6 +37,7 @@ _REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://")
 _DEAD_LETTER_NEEDED: Final = ("dead_letter", "close")
 _DEAD_LETTER_CALLS: Final = (*_DEAD_LETTER_NEEDED, "dead_letter_many", "open_letters")
 _LISTENER_CALLS: Final = ("on_open", "on_emit", "on_ack", "on_retry", "on_max_retry_reached")
+_log = ModuleLogger("flowctl")
 _NAME_MAX: Final = 200  # still readable as a file name or a Redis key
 
 
@@ -222,12 +224,17 @@ def store_of(given: Any) -> CheckpointStore:
 def default_store() -> CheckpointStore:
     """Return the store of the Redis in FLOWCTL_REDIS_URL; without it files on this machine.
 
-    In memory where such files can't be written.  `flowctl checkpoint` looks in the same place.
+    In memory where such files can't be written, which is logged: a later run then begins anew.
+    `flowctl checkpoint` looks in the same place.  Raises :class:`ConfigError` if
+    FLOWCTL_CHECKPOINTS names a place that can't be used.
     """
     if url := os.environ.get(REDIS_URL_VARIABLE):
         return redis_store(url)
     store = FileCheckpointStore()
     if why := disk.why_not_writable(store.place):
+        if os.environ.get(DIRECTORY_VARIABLE):
+            raise ConfigError(DIRECTORY_VARIABLE, f"{why}.", remedy="Name another directory.")
+        _log.warning("checkpoint_in_memory", why=why, remedy=f"set {DIRECTORY_VARIABLE}")
         return MemoryCheckpointStore(caution=why)
     return store
 
