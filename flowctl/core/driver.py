@@ -55,11 +55,13 @@ from flowctl.core.messages import Ack, Emission, Fail, Heartbeat, Order, Revoked
 from flowctl.core.records import AckOutcome, Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import CoreSettings
 
-_UNBOUNDED: Final = 1 << 62  # more than any turn gives, in tuples or in bytes
+_UNBOUNDED: Final = 1 << 62  # more tuples, and more bytes, than any turn gives
 
 
 class PartitionHandover(Protocol):
-    """Each call as in :class:`flowctl.core.handover.Handover`."""
+    """Partitions that move between drivers; for each call see
+    :class:`flowctl.core.handover.Handover`.
+    """
 
     def give(self, partition: str, state: PartitionCheckpoint, *, now_s: float) -> None: ...
     def hold_back(self, partition: str) -> int: ...
@@ -93,7 +95,10 @@ class DriverIntake(Protocol):
 
 
 class DriverCore(Protocol):
-    """Each call as in :class:`flowctl.core.spout.SpoutCore`.  Not thread-safe."""
+    """The calls that a driver makes; for each see :class:`flowctl.core.spout.SpoutCore`.
+
+    Not thread-safe.
+    """
 
     @property
     def settings(self) -> CoreSettings: ...
@@ -156,7 +161,7 @@ class DriverCore(Protocol):
 
 
 class Turn(NamedTuple):
-    """What a core wants done now: values of the driver's, to be handled without the lock.
+    """What a core wants done now. The values belong to the driver and are handled without the lock.
 
     ``next_s``: when to pump again even if nothing happens until then; None: never.  ``is_more``:
     a bound of :func:`pump`, and nothing else, ended the emissions, so pump again at once.
@@ -227,15 +232,16 @@ class CollectingCore(Protocol):
 
 @runtime_checkable
 class TellingCore(Protocol):
-    """A core that has more to say than events: a topology's, of roots and tasks."""
+    """A core that has more to report than events: a topology's, of roots and tasks."""
 
     def take_news(self) -> Sequence[object]: ...
 
 
 class Measured(NamedTuple):
-    """How much of a source is done, of how much, in the source's own measure: bytes, if it knows.
+    """How much of a source is done and how large it is, in the source's own measure: bytes, if it
+    knows.
 
-    ``records_per_position``: about how many records a position of the core's stands for.
+    ``records_per_position``: about how many records one of the core's positions stands for.
     """
 
     done: int
@@ -245,6 +251,6 @@ class Measured(NamedTuple):
 
 @runtime_checkable
 class MeasuringCore(Protocol):
-    """A core that knows how large its source is, and counts work in positions: one of ranges."""
+    """A core that knows how large its source is, and counts work in positions: a core of ranges."""
 
     def measure(self) -> Measured: ...

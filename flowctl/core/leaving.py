@@ -12,7 +12,7 @@ from flowctl.core.tuple_core import TupleCore
 
 
 def retire(core: TupleCore, bolt: str, now_s: float) -> None:
-    """``bolt``, which is there, gets nothing more and is asked for what it has not begun."""
+    """Send ``bolt`` nothing more, and ask it for the tuples that it has not begun."""
     consumer = core.bolts[bolt]
     consumer.stop_sending()
     core.book.out.add(bolt)
@@ -24,7 +24,7 @@ def retire(core: TupleCore, bolt: str, now_s: float) -> None:
 
 
 def dismiss(core: TupleCore, bolt: str, now_s: float, reason: str) -> bool:
-    """End ``bolt``, which was retired, if it holds nothing that is waited for; False: not yet."""
+    """End the retired ``bolt`` if it holds no tuple that is waited for; False: not yet."""
     if core.bolts[bolt].flight:
         return False
     core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=False)
