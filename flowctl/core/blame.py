@@ -128,7 +128,9 @@ class Breaker:
 
     @property
     def is_about_to_open(self) -> bool:
-        """Whether enough calls in a row failed, so that it opens once they have lasted long enough."""
+        """Whether enough calls in a row failed, so that it opens once they have lasted long
+        enough.
+        """
         return self._opens_at_s < inf
 
     def _open_if_due(self, now_s: float) -> bool:

@@ -124,7 +124,9 @@ class SizeFor(Protocol):
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
-    """Records of a tuple that was given up or dropped, with the bolts to blame, or the last bolt."""
+    """Records of a tuple that was given up or dropped, with the bolts to blame, or the last
+    bolt.
+    """
 
     records: Sequence[Record]
     bolt: str

@@ -195,7 +195,9 @@ class SendBuffer:
 
     @staticmethod
     def _fitting(run: _Run, begin: int, stop: int, bytes_max: int) -> tuple[int, int]:
-        """Return where the records from ``begin`` that fit end, at most ``stop``, and their bytes."""
+        """Return where the records from ``begin`` that fit end, at most ``stop``, and their
+        bytes.
+        """
         sizes = run.sizes[begin:stop]
         if run.largest * len(sizes) > bytes_max:  # only then can the sum be too large
             fitting = sum(1 for total in accumulate(sizes) if total <= bytes_max)

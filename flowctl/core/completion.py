@@ -1,4 +1,6 @@
-"""Completion of tuples: done records leave the books, and rejected records go to the dead letter."""
+"""Completion of tuples: done records leave the books, and rejected records go to the dead
+letter.
+"""
 
 from __future__ import annotations
 

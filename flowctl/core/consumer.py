@@ -270,7 +270,9 @@ class AdaptiveFlowConsumer:
 
     @property
     def watches_signs(self) -> bool:
-        """Whether heartbeats and the order of acks decide about its tuples, and not only the clock."""
+        """Whether heartbeats and the order of acks decide about its tuples, and not only the
+        clock.
+        """
         return self._by_signs and self.sends_heartbeats
 
     def work_s(self) -> float:

@@ -44,7 +44,9 @@ class BoltRemoved(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class PeerDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """A bolt, or a process that used its name, reported something impossible: it was disconnected."""
+    """A bolt, or a process that used its name, reported something impossible: it was
+    disconnected.
+    """
 
     bolt: str
     reason: str

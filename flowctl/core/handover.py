@@ -21,7 +21,9 @@ class UnderWay(Protocol):
     """
 
     def hold_back(self, partition: str) -> int:
-        """Send nothing more of ``partition``; return how many of its tuples or trees are not done."""
+        """Send nothing more of ``partition``; return how many of its tuples or trees are not
+        done.
+        """
 
     def forget(self, partition: str, now_s: float) -> int:
         """Leave what is in flight of ``partition`` to another driver; return how much that was."""

@@ -277,7 +277,9 @@ class Intake:
         return ledger.checkpoint()
 
     def touch(self, partitions: Iterable[str]) -> None:
-        """Have :meth:`take_moved` return ``partitions`` again: they advanced, or are not saved yet."""
+        """Have :meth:`take_moved` return ``partitions`` again: they advanced, or are not saved
+        yet.
+        """
         self._moved.update(partitions)
 
     def take_moved(self) -> dict[str, PartitionCheckpoint]:

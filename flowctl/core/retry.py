@@ -80,7 +80,9 @@ _STORE_MOST_S: Final = 5.0
 
 
 def pause_of_store(interval_s: float) -> Pause:
-    """Return the pauses of a driver that saves every ``interval_s``, for while the store is away."""
+    """Return the pauses of a driver that saves every ``interval_s``, for while the store is
+    away.
+    """
     return Pause(interval_s, _STORE_MOST_S)
 
 
@@ -219,7 +221,9 @@ class RetryQueue(Generic[T]):
         return newest is not None and newest[1] == entry[1]
 
     def ripen(self, now_s: float) -> None:
-        """Make ready the items that have waited long enough; stop at the first that has not (S111)."""
+        """Make ready the items that have waited long enough; stop at the first that has not
+        (S111).
+        """
         waiting = self._waiting
         while waiting and waiting[0][0] <= now_s:
             entry = heappop(waiting)

@@ -361,7 +361,9 @@ class TupleCore:
         self.book.changed(consumer)
 
     def may_speak_of(self, bolt: str, tuple_id: int) -> bool:
-        """Whether ``bolt`` can have been sent this tuple; of one that is done, any bolt may report."""
+        """Whether ``bolt`` can have been sent this tuple; of one that is done, any bolt may
+        report.
+        """
         flow_tuple = self.book.pending.get(tuple_id)
         if flow_tuple is None:
             return 0 <= tuple_id <= self.book.ids.last

@@ -208,5 +208,7 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
 
 
 def by_deadline(flow_tuple: FlowTuple) -> tuple[float, int]:
-    """Return the sort key of ready retries: the earlier deadline first, then the older tuple (S18)."""
+    """Return the sort key of ready retries: the earlier deadline first, then the older tuple
+    (S18).
+    """
     return flow_tuple.deadline_s, flow_tuple.tuple_id
