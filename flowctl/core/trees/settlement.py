@@ -1,7 +1,7 @@
-"""What a bolt of a topology did with the inputs of one tuple; it travels with that tuple's ack.
+"""What a bolt of a topology did with the inputs of one tuple, sent with that tuple's ack.
 
 So it is atomic: a worker that dies before its ack has emitted nothing, failed nothing and holds
-nothing.  Inputs are named by their ids, which are the positions of the records that they came as.
+nothing. Inputs are named by their ids, which are the positions of the records that they came as.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Emitted(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class FailedInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An input that was failed, and why.
 
-    ``refused``: nothing is wrong with it, its target has no room or is away; ``after_s`` is how
-    long the target asked to be left alone [s], None: it did not say.  ``is_data_error``: what was
-    raised is about a value, so the target is not to blame.
+    ``refused``: the input is fine, but its target has no room or is away; ``after_s`` is how long
+    the target asked to be left alone [s], None: it did not say. ``is_data_error``: what was raised
+    is about a value, so the target is not to blame.
     """
 
     input_id: int
@@ -52,7 +52,7 @@ Sum: TypeAlias = tuple[float, int]
 
 
 class Watched(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a bolt's task did and said since its last settlement: to be added up.
+    """What a bolt's task did and reported since its last settlement, to be added up.
 
     ``executed``, ``acked``, ``failed`` and the times [s] are by source (``component`` or
     ``component/stream``, S67), ``emitted`` by stream; ``counts`` and ``means`` are the user's own,

@@ -1,6 +1,7 @@
 """The spout's side of tuple trees: planting them, and what the spout learns about their end.
 
-Nothing is called back: an end comes out as a value, and the tree is pending no more by then (S49).
+There are no callbacks: an end is returned as a value, and the tree is no longer pending by then
+(S49).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from flowctl.core.trees.anchors import NextId
 from flowctl.core.trees.rotating import SPOUT_BUCKETS, RotatingMap
 from flowctl.errors import InternalError
 
-# A root id that is pending already comes with a chance of pending / 2^64.  Eight in a row are no
-# chance but a source of ids that repeats itself.
+# A root id that is pending already comes with a chance of pending / 2^64. Eight in a row are not
+# chance: the source of ids repeats itself.
 ROOT_ID_TRIES_MAX = 8
 
 
@@ -59,10 +60,10 @@ class TreeEnd(msgspec.Struct, frozen=True):
 
 
 class Planting(msgspec.Struct, frozen=True):
-    """What to do about one emission.
+    """The result of one emission.
 
-    ``edges``: of the tuple to each target, in the order of the targets, empty if untracked.
-    ``init``: for the acker that owns the root.  ``end``: an ack that is due at once.
+    ``edges``: from the tuple to each target, in the order of the targets, empty if untracked.
+    ``init``: for the acker that owns the root. ``end``: an ack that is due at once.
     """
 
     edges: list[dict[int, int]]
@@ -73,8 +74,9 @@ class Planting(msgspec.Struct, frozen=True):
 class SpoutTrees:
     """The trees that the tasks of one spout have planted and wait for.  Not thread-safe.
 
-    ``emitted`` counts emissions, also untracked ones and those that nobody gets; ``late`` what was
-    said of trees that are pending no more.  ``len()`` is what a limit on pending trees looks at.
+    ``emitted`` counts emissions, also untracked ones and those without a receiver; ``late`` counts
+    messages about trees that are no longer pending. ``len()`` is what a limit on pending trees
+    looks at.
     """
 
     __slots__ = ("_has_ackers", "_next_id", "_pending", "emitted", "late")
@@ -149,7 +151,9 @@ class SpoutTrees:
         return self._pending.touch(root)
 
     def on_tick(self, *, now_s: float) -> list[TreeEnd]:
-        """Expire what is pending for too long, so that a broken bolt can't block a spout (S48)."""
+        """Expire trees that are pending for too long, so that a broken bolt can't block a spout
+        (S48).
+        """
         return [
             TreeEnd(tree, TreeOutcome.EXPIRED, _age_s(tree, now_s))
             for tree in self._pending.rotate().values()
