@@ -27,20 +27,21 @@ class Reports(NamedTuple):
 
 
 class SavesTold:
-    """Not thread-safe: the caller holds the control's lock.
+    """Which reports on ranges are saved, to tell the bolts.
 
-    ``is_awaited``: some of the last reports asked for that.
+    Not thread-safe: the caller holds the control's lock. ``is_awaited``: bolts wait for the save of
+    some of the last reports.
     """
 
     def __init__(self) -> None:
         self.is_awaited: bool = False
-        self._ranges: set[int] = set()  # that were reported on, and no save has begun since
+        self._ranges: set[int] = set()  # tuples that were reported on since the last save began
         self._came: dict[str, Reports] = {}
         self._waiting: set[str] = set()  # bolts whose last reports are not saved
         self._news: dict[str, Reports] = {}
 
     def reported(self, bolt: str, epoch: int, tuple_id: int, *, is_awaited: bool) -> bool:
-        """A report came; ``is_awaited``: the bolt wants to know when it is saved.
+        """Count a report; ``is_awaited``: the bolt wants to know when it is saved.
 
         Returns whether a slot is held up already, as the report before this one is not saved.
         """
@@ -56,7 +57,7 @@ class SavesTold:
         return is_held_up
 
     def covered(self) -> dict[str, Reports]:
-        """What a save that begins now will hold; for :meth:`saved`."""
+        """Return the reports that a save that begins now will hold; for :meth:`saved`."""
         self._ranges.clear()
         self.is_awaited = bool(self._waiting)
         return {bolt: self._came[bolt] for bolt in self._waiting}
@@ -67,7 +68,9 @@ class SavesTold:
         self._news.update(covered)
 
     def take(self, bolts: Mapping[str, AdaptiveFlowConsumer]) -> list[tuple[str, Saved]]:
-        """Return what to tell to which of ``bolts``: not to one that connected since."""
+        """Return the notices for ``bolts`` on saved reports; none for a bolt that connected
+        since.
+        """
         if not self._news:
             return []
         news, self._news = self._news, {}
@@ -82,9 +85,10 @@ class SavesTold:
 
 
 class LongCalls:
-    """What is told of one run.  Not thread-safe: guarded by the lock of :class:`.RunControl`.
+    """Long calls of ``process`` that the bolts of a run report.
 
-    ``overdue`` counts the calls that took longer than ``call.timeout_s``.
+    Not thread-safe: guarded by the lock of :class:`.RunControl`. ``overdue`` counts the calls that
+    took longer than ``call.timeout_s``.
     """
 
     def __init__(self) -> None:
@@ -92,31 +96,31 @@ class LongCalls:
         self._told: dict[str, tuple[float, Sequence[LongCall]]] = {}  # by bolt: when, and what
 
     def take(self, bolt: str, calls: Sequence[LongCall], now_s: float) -> None:
-        """``bolt`` told that these are under way, and no others."""
+        """Take the report of ``bolt`` that these calls, and no others, take long."""
         if calls:
             self._told[bolt] = (now_s, calls)
         else:
             self._told.pop(bolt, None)
 
     def joined(self, bolt: str) -> None:
-        """``bolt`` came, or came back: none of its calls takes long.
+        """Note that ``bolt`` connected: none of its calls takes long.
 
-        One that left because a thread is stuck does so only once that call has returned.
+        A bolt that left because of a stuck thread comes back only once that call has returned.
         """
         self._told.pop(bolt, None)
 
     def left(self, bolt: str, *, is_stuck: bool) -> None:
-        """``bolt`` went.  ``is_stuck``: because a call does not return."""
+        """Note that ``bolt`` left. ``is_stuck``: because a call does not return."""
         if not is_stuck:
             self._told.pop(bolt, None)
 
     @property
     def is_one_stuck(self) -> bool:
-        """Whether a call took longer than it may and, as far as is known, is not back."""
+        """Whether a call exceeded its time-out and, as far as is known, has not returned."""
         return self.overdue > 0 and bool(self._told)
 
     def views(self, now_s: float) -> tuple[LongCallView, ...]:
-        """Return them for people, the longest first."""
+        """Return the calls for display, the longest first."""
         views = [
             LongCallView(
                 bolt=bolt,
@@ -220,7 +224,9 @@ class RunControl:
             return self.has_read_all and self.core.is_drained and self.error is None
 
     def stop(self) -> None:
-        """Send no more; the run ends when what is in flight is acked, or after a grace period."""
+        """Send no more; the run ends when the tuples in flight are acked, or after a grace
+        period.
+        """
         self.stopping.set()
         with self.room:
             self.room.notify_all()

@@ -36,7 +36,7 @@ _REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://")
 _DEAD_LETTER_NEEDED: Final = ("dead_letter", "close")
 _DEAD_LETTER_CALLS: Final = (*_DEAD_LETTER_NEEDED, "dead_letter_many", "open_letters")
 _LISTENER_CALLS: Final = ("on_open", "on_emit", "on_ack", "on_retry", "on_max_retry_reached")
-_NAME_MAX: Final = 200  # still readable as a file name or a Redis key
+_NAME_MAX: Final = 200  # longer names are hard to read as file names or Redis keys
 
 
 class RunnableJob(ABC):
@@ -48,7 +48,7 @@ class RunnableJob(ABC):
     checkpoint: CheckpointStore
     settings: Settings
     dead_letter: DeadLetter | None
-    #: False: its bolts are several kinds with a count each, so there is no ``--bolts``.
+    #: False: it has several kinds of bolts with a count each, so there is no ``--bolts``.
     has_one_count: bool = True
 
     def __repr__(self) -> str:
@@ -85,14 +85,17 @@ def check_parts(job: RunnableJob) -> None:
 
 
 def load_policy(settings: Settings) -> None:
-    """Load the window policy where it is the lab's; :class:`ConfigError` if that is not there."""
+    """Load the window policy if the lab has it; :class:`ConfigError` if the lab is not
+    installed.
+    """
     if settings.window.policy not in POLICIES:
         load_adapter("flowctl_lab.baselines", "lab")
 
 
 def check_dead_letter(given: DeadLetter | None) -> None:
-    """Raise :class:`ConfigError` for what keeps no letters, or has a coroutine: nobody would await
-    it."""
+    """Raise :class:`ConfigError` for an object that keeps no letters, or has coroutines, which
+    would never be awaited.
+    """
     if given is None:
         return
     refuse_async(given, _DEAD_LETTER_CALLS, "dead_letter")
@@ -106,8 +109,9 @@ def check_dead_letter(given: DeadLetter | None) -> None:
 
 
 def check_listener(given: SpoutListener | None) -> None:
-    """Raise :class:`ConfigError` for what hears nothing, or has a coroutine: nobody would await
-    it."""
+    """Raise :class:`ConfigError` for an object that is no listener, or has coroutines, which would
+    never be awaited.
+    """
     if given is None:
         return
     refuse_async(given, _LISTENER_CALLS, "listener")
@@ -121,7 +125,7 @@ def check_listener(given: SpoutListener | None) -> None:
 
 
 def source_of(given: Any) -> FlowProducer | RangeProducer:
-    """As :func:`producer_of`; also takes a source that the bolts read themselves."""
+    """Like :func:`producer_of`; also takes a source that the bolts read themselves."""
     if not isinstance(given, type) and isinstance(given, RangeProducer):
         refuse_async(given, _RANGE_CALLS, "producer")
         return given
@@ -222,7 +226,7 @@ def store_of(given: Any) -> CheckpointStore:
 def default_store() -> CheckpointStore:
     """Return the store of the Redis in FLOWCTL_REDIS_URL; without it files on this machine.
 
-    In memory where such files can't be written.  `flowctl checkpoint` looks in the same place.
+    In memory if such files can't be written. `flowctl checkpoint` looks in the same place.
     """
     if url := os.environ.get(REDIS_URL_VARIABLE):
         return redis_store(url)
@@ -258,7 +262,7 @@ def repr_of(job: Any, *parts: object) -> str:
 
 
 def _lacks(given: Any, methods: Iterable[str]) -> str:
-    """Say which of ``methods`` are missing; "" if none is."""
+    """Return which of ``methods`` are missing, as text; "" if none is."""
     missing = [
         f"{name}()" if name != "count" else name for name in methods if not hasattr(given, name)
     ]
