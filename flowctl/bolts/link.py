@@ -50,15 +50,15 @@ from flowctl.wire.stream import Stream, WaitingStream
 # -- Whether acks may wait for each other: only while somebody has promised to flush them ------
 
 
-# The spout learns of a free place at most this much later: a tenth of the shortest round trip that
-# a window can feel on a busy machine.
+# The spout learns of free room at most this much later [s]: a tenth of the shortest round trip that
+# a window can notice on a busy machine.
 ACK_DELAY_S: Final = 0.001
 # How often the link may find nothing to flush before it sleeps.  More than once, because a process
 # thread may wait some milliseconds for the interpreter; few, because each is a wake-up.
 LOOKS_IN_VAIN: Final = 4
-# A heartbeat that is due within this share of their interval goes with what is reported of a range:
-# the spout wakes up once for both (7 times a second and bolt for 11), which costs it more than to
-# read one.  Half of .25 s: reports come each .15 s, so that none is left to go by itself.
+# A heartbeat that is due within this share of the interval is sent with a report on a range: the
+# spout then wakes up once for both (7 times a second and bolt in place of 11), which costs it more
+# than reading one. Half of .25 s: reports come each .15 s, so no heartbeat is sent alone.
 BEAT_EARLY: Final = 0.5
 # An ack is 40 bytes and a send costs some 10 us: shared by 64 acks it is 0.2 us each, and more
 # would only make the spout wait.
@@ -81,14 +81,14 @@ class FlushPromise:
         self._reported = False  # since the last look
 
     def give(self, now_s: float) -> None:
-        """There are tuples, so there will be acks."""
+        """Note that there are tuples, so acks will follow."""
         self._looks_left = LOOKS_IN_VAIN
         if not self.is_given:
             self.is_given = True
             self.look_at_s = now_s + ACK_DELAY_S
 
     def reported(self) -> bool:
-        """One more ack waits; return whether it may wait for others."""
+        """Note that one more ack waits; return whether it may wait for others."""
         self.waiting += 1
         self._reported = True
         return self.is_given and self.waiting < _ACKS_PER_SEND
@@ -112,7 +112,7 @@ class FlushPromise:
 
 
 class Sending:
-    """Sends over ``stream``, and waits as ``wait`` says when it takes no more.  For one thread."""
+    """Sends over ``stream``; if it accepts no more, waits as ``wait`` says. For one thread."""
 
     def __init__(self, stream: Stream, wait: WaitSettings, *, bolt: str) -> None:
         self._stream = stream
@@ -122,7 +122,7 @@ class Sending:
         )
 
     def send(self, data: bytearray) -> None:
-        """Send all of it; a lost connection is noticed by the link thread."""
+        """Send all of ``data``; the link thread notices a lost connection."""
         has_waited = False
         try:
             while data:
@@ -136,7 +136,7 @@ class Sending:
             self._backpressure.over()
 
     def _await_writable(self, timeout_s: float) -> None:
-        """A :data:`Parking`: a stop ends it by shutting down the connection."""
+        """Wait as a :data:`Parking`: a stop ends the wait by shutting down the connection."""
         writable = select.poll()
         writable.register(self._stream.fileno(), select.POLLOUT)
         writable.poll(timeout_s * 1000)
@@ -145,8 +145,8 @@ class Sending:
 # -- A bolt's end of the wire ------------------------------------------------------------------
 
 
-# What a bolt said ends the run: it waits for that, as each further call would be another with a
-# dead token, or of a program that can't work.
+# How long a bolt waits for its run to end after it reported a fatal error [s]: each further call
+# would only fail too, with a dead token, or in a program that can't work.
 _END_WITHIN_S: Final = 5.0
 
 
@@ -176,8 +176,8 @@ class Link:
         self._reading = Reading(
             stream, frames, lock, obey=self.obey, end=self._end, may_change=may_change
         )
-        # For slots that have to wait although there are tuples.  Separate, or they would be woken
-        # in place of a free slot.
+        # For slots that have to wait although there are tuples. A separate condition, or they would
+        # be woken in place of a free slot.
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
         self._queue: deque[tuple[Emission, float]] = deque()
@@ -192,7 +192,7 @@ class Link:
         self._targets = TargetTeller()
         self.calls: Calls = Calls(endpoint.call_timeout_s)
         self._has_ranges = endpoint.reader is not None
-        # Ends the process of a bolt whose call took too long; None: it only leaves.
+        # Ends the process of a bolt whose call took too long; None: the bolt only leaves.
         self.end_process: Callable[[str], object] | None = None
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
@@ -209,8 +209,11 @@ class Link:
         self._thread.start()
 
     def new_idling(self) -> Idling:
-        """Return how one process thread waits: each has its own, which also identifies its slot."""
-        # Not reported: all bolts are idle at once when the source is slow, and the spout says so.
+        """Return an object for the waits of one process thread: each has its own, which also
+        identifies its slot.
+        """
+        # Not logged: all bolts are idle at once when the source is slow, and the spout reports
+        # that.
         episode = Episode(
             "consume_wait_began", "consume_wait_ended", long_s=math.inf, bolt=self._bolt
         )
@@ -232,7 +235,7 @@ class Link:
             self._reading.note(outcome)
             queued = len(self._queue)
             must_flush = not (queued and may_wait)
-            # After the last one it receives in any case.
+            # After the last tuple it receives in any case.
             if not must_flush and (queued == 1 or not self._reading.is_due):
                 return self._take(idling)
         if must_flush:
@@ -242,7 +245,9 @@ class Link:
         return self.take(idling)
 
     def report(self, outcome: Outcome, slot: Hashable) -> bool:
-        """Report on a tuple with the next :meth:`flush`; return if others may take one or not."""
+        """Report on a tuple with the next :meth:`flush`; return whether the report may wait for
+        others.
+        """
         with self._lock:
             was_shut = self._pauses.is_shut
             self._note(outcome, slot)
@@ -272,7 +277,7 @@ class Link:
         return not self._pauses.is_free
 
     def flush(self, last: Dying | None = None) -> None:
-        """Send what was reported, and ``last``.  A thread that waits here takes no tuples."""
+        """Send the reports that wait, and ``last``. A thread that waits here takes no tuples."""
         with self._sending:
             with self._lock:
                 if last is not None:
@@ -282,7 +287,7 @@ class Link:
             self._out.send(data)
 
     def flush_range(self) -> None:
-        """As :meth:`flush`, of what was reported of a range, with a heartbeat that is due soon."""
+        """Like :meth:`flush`, for reports on a range, with a heartbeat that is due soon."""
         if (now_s := time.monotonic()) >= self._beat_at_s - BEAT_EARLY * self._heartbeat_s:
             targets = self._targets.due(now_s)
             with self._lock:
@@ -291,7 +296,7 @@ class Link:
         self.flush()
 
     def report_overdue(self, fail: Fail) -> None:
-        """Report, with the next :meth:`flush`, on a call that took too long and is not back."""
+        """Report, with the next :meth:`flush`, a call that took too long and has not returned."""
         with self._lock:
             self._writer.append(fail)
             self._known.end(fail.tuple_id)
@@ -353,7 +358,7 @@ class Link:
         return None if self.ended is not None else self._next(idling)
 
     def _next(self, slot: Hashable) -> Work:
-        """Holding _changed, with something queued."""
+        """Return the next item for a slot. Holding _changed, with something queued."""
         if not self._pauses.is_free:
             self._pauses.begun(slot, time.monotonic())
             self._changed.notify_all()  # idle slots may have to wait now
@@ -382,11 +387,13 @@ class Link:
         idling.over()
 
     def _await_tuples(self, timeout_s: float) -> None:
-        """A process thread's :data:`Parking`.  Holding _changed, which is released while it
-        waits."""
+        """Wait as a process thread's :data:`Parking`.
+
+        Holding _changed, which is released meanwhile.
+        """
         if timeout_s > 0:
             self._changed.wait(timeout_s)
-        else:  # otherwise the link could never add one
+        else:  # otherwise the link could never add a tuple
             self._changed.release()
             time.sleep(0)
             self._changed.acquire()
@@ -394,7 +401,7 @@ class Link:
             raise WaitInterrupted
 
     def _receive_on_time(self) -> None:
-        """What the link thread would do between two short calls, if it were the one that reads."""
+        """Do what the link thread would do between two short calls, if that thread were reading."""
         self._reading.receive()
         if (now_s := time.monotonic()) >= self.promise.look_at_s:
             self.keep_promise(now_s)
@@ -430,10 +437,12 @@ class Link:
                 self.beat()
 
     def obey(self, orders: list[ToBolt], now_s: float) -> None:
-        """Take what the spout sent: the reading thread calls it with all that one read brings."""
+        """Take the spout's messages: the reading thread calls this with all messages of one
+        read.
+        """
         tuples: list[Emission] = []
         for order in orders:
-            # Not isinstance, which takes longer to say no of the wire's types than all else here.
+            # Not isinstance, which takes longer to refuse the wire's types than all the rest here.
             if type(order) is Emission or type(order) is RangeEmission:
                 tuples.append(order)
                 continue
@@ -467,7 +476,7 @@ class Link:
             self.on_tuples()
 
     def keep_promise(self, now_s: float) -> None:
-        """Flush the acks that wait, if it is time: a look of the thread that reads."""
+        """Flush the acks that wait, if it is time: called by the reading thread now and then."""
         with self._lock:
             must_flush = self.promise.keep(now_s)
         if must_flush:
@@ -485,11 +494,11 @@ class Link:
         self.flush()
 
     def beat(self) -> None:
-        """Send a heartbeat, and end what calls took too long."""
+        """Send a heartbeat, and end the calls that took too long."""
         now_s = time.monotonic()
         is_one_over = self.calls.end_overdue(now_s)
         if is_one_over and self.end_process is not None:
-            self._leave()  # a heartbeat would tell of calls that end now
+            self._leave()  # the heartbeat would list calls that end now
             return
         targets = self._targets.due(now_s)
         with self._lock:
@@ -499,10 +508,10 @@ class Link:
             self._leave()
 
     def _leave(self) -> None:
-        """A call took too long, and was reported: end the bolt, which can't go on without it.
+        """End the bolt, as a call took too long and was reported.
 
-        A process can be ended, and what its calls do ends with it.  A thread can't: its slot is
-        lost until the call returns.  The rest of a range goes to others, too.
+        A process can be ended, and its calls with it. A thread can't: its slot is lost until the
+        call returns. The rest of a range goes to other bolts, too.
         """
         why = f"a call took longer than {self.calls.timeout_s:g} s"
         self.flush(Dying(why, is_told=True, is_stuck=self.end_process is None))

@@ -89,7 +89,7 @@ class LocalBolts:
 
 
 class _Run:
-    """From one start to its stop: an abandoned bolt never joins the next run."""
+    """The bolts from one start to its stop: an abandoned bolt never joins the next run."""
 
     def __init__(
         self, bolt_of: Callable[[str], FlowControlBolt], notify: Callable[[BoltNotice], None]

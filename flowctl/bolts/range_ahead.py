@@ -11,7 +11,7 @@ from flowctl.range_ports import Block, RangeReader
 
 
 class Sign:
-    """NOT_YET: the next block is being read.  OVER: there is none."""
+    """NOT_YET: the next block is being read. OVER: there are no more blocks."""
 
 
 NOT_YET: Final = Sign()
@@ -21,9 +21,9 @@ OVER: Final = Sign()
 class ReadAhead:
     """Reads one block while the one before is being processed, and no further.
 
-    ``stop`` returns where the range ends by now; reading ends there.  ``on_ready`` is called from
-    the reading thread when :meth:`take` has something else than before; set it before the first
-    :meth:`take`.  The thread is a daemon: a read that hangs does not keep the process alive.
+    ``stop`` returns the current end of the range, where reading ends. ``on_ready`` is called from
+    the reading thread when the result of :meth:`take` has changed; set it before the first
+    :meth:`take`. The thread is a daemon: a read that hangs does not keep the process alive.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ReadAhead:
             return taken
 
     def wait(self) -> None:
-        """Wait until :meth:`take` returns something else than NOT_YET."""
+        """Wait until :meth:`take` returns something other than NOT_YET."""
         with self._changed:
             while self._next is NOT_YET and not self._closed:
                 self._changed.wait()

@@ -37,7 +37,7 @@ from flowctl.errors import UnknownNameError
 # told to stop.
 Parking: TypeAlias = Callable[[float], None]
 
-# level 2 as in the requirements; the table above says what it really takes
+# level 2 as in the requirements; the table above says how long it really takes
 _SHORTEST_S: Final = 1e-9
 SYSTEM_PARK_US: Final = 5000  # nobody waits for a metrics task
 # How long a wait lasts that nobody ends: a wake-up lost by a defect costs this and not a hang, and
@@ -165,7 +165,7 @@ class Progressive:
 
 
 class Park:
-    """Always the same wait; 0 means to spin, and returns 1."""
+    """Waits always for the same time; 0 means to spin, and returns 1."""
 
     __slots__ = ("_park", "_park_s")
 
