@@ -115,10 +115,10 @@ class SourceHost(Protocol):
     guarantee: ProcessingGuarantee
 
     def saved(self) -> Checkpoint:
-        """What the checkpoint store holds of this job, as far as is known."""
+        """The state of this job in the checkpoint store, as far as is known."""
 
     def uncommitted(self, partition: str) -> int:
-        """Records of ``partition`` that were read and are not below its cumulative ack."""
+        """Return how many records of ``partition`` were read and are above its cumulative ack."""
 
     def give(self, partition: str, state: PartitionCheckpoint) -> None:
         """``partition`` is read here from now on, starting just after ``state.position``.

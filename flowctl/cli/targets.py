@@ -84,7 +84,7 @@ def metrics_command(url: str, port: int, host: str) -> None:
 
 
 def _read_all(stored: Any) -> list[StoredTarget]:
-    """Return what can be read; what is damaged is reported and left out."""
+    """Return the targets that can be read; damaged ones are reported and left out."""
     found = []
     for name in stored.names():
         try:
@@ -199,7 +199,7 @@ def _job_line(found: StoredTarget, job: str, sums: Sums) -> str:
 
 
 def _plain(found: StoredTarget) -> dict[str, Any]:
-    """As JSON: the sums by name."""
+    """Return a target in the form of JSON, with its sums by name."""
     return {
         "target": found.target,
         "limit": found.limit,
