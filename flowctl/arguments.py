@@ -33,7 +33,7 @@ def check_arguments(*names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T
     """Decorate a public function: a call raises :class:`ConfigError` if an argument in ``names``
     has a wrong type.
 
-    The annotation decides; types that it names only for the type checker are not checked. A whole
+    The annotation decides; types that it names only for the type checker are not checked.  A whole
     number is a number, True is neither.
     """
 

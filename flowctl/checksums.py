@@ -2,8 +2,8 @@
 content.
 
 All values that flowctl stores use CRC-32: it finds each damage of up to 32 bits in a row, and of
-other damage all but one in four billion. It also covers ``label``, the name under which a value is
-kept, so a value under another name does not pass either. It does not protect against intended
+other damage all but one in four billion.  It also covers ``label``, the name under which a value is
+kept, so a value under another name does not pass either.  It does not protect against intended
 changes.
 """
 
@@ -31,7 +31,7 @@ def with_crc(label: str, text: bytes) -> bytes:
 def without_crc(label: str, data: bytes) -> tuple[bytes, bool]:
     """Return what :func:`with_crc` was given, and whether there was a checksum.
 
-    Values of older versions have none: the caller decides whether this one may be that old. Raises
+    Values of older versions have none: the caller decides whether this one may be that old.  Raises
     ``ValueError`` if the checksum is wrong.
     """
     found = _FIELD.match(data)

@@ -1,7 +1,7 @@
 """Where a module writes its events: to structlog if the program uses it, else to ``logging``.
 
 structlog's own default is not used: if a program has not configured it, it prints every event, even
-of level debug, on stdout, in the middle of a Spark job's output. This module does not import
+of level debug, on stdout, in the middle of a Spark job's output.  This module does not import
 structlog, so that a worker need not load it.
 """
 
@@ -91,7 +91,7 @@ class ModuleLogger:
     """Writes to structlog if the program has configured it, else to the standard logger ``name``.
 
     If the program has set up neither, warnings and worse are written to stderr, a line each, as
-    Python's own logging does; the rest is dropped. Safe for threads; costs no import.
+    Python's own logging does; the rest is dropped.  Safe for threads; costs no import.
     """
 
     def __init__(self, name: str) -> None:

@@ -110,7 +110,7 @@ def verified(
 ) -> Iterator[B]:
     """Yield ``blocks``, each after ``check`` has been called since it was read.
 
-    ``check`` raises if the source has changed. If a check costs a request, blocks are collected up
+    ``check`` raises if the source has changed.  If a check costs a request, blocks are collected up
     to ``every_bytes`` for one check, but not while there is nothing to read.
     """
     waiting: list[B] = []

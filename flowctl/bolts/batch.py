@@ -121,8 +121,8 @@ class Batch(Sequence[Record]):
     def to_arrow(self) -> Any:
         """Return the batch as a ``pyarrow.RecordBatch``; its rows are in the order of the records.
 
-        Nothing is copied if the source has columns (``ParquetRanges``). Otherwise each value
-        becomes a row: a dict by its keys, anything else in a column ``value``. Needs pyarrow
+        Nothing is copied if the source has columns (``ParquetRanges``).  Otherwise each value
+        becomes a row: a dict by its keys, anything else in a column ``value``.  Needs pyarrow
         (:class:`flowctl.errors.MissingExtraError`).
         """
         return record_batch(self._records) if self.columns is None else self.columns()
@@ -174,7 +174,7 @@ class Batch(Sequence[Record]):
         """Wrap the calls that wait for a sink which other bolts use too, such as a database.
 
         It lets the spout learn when the sink, not the bolts, is the bottleneck, so that it sends
-        less at once. May be used several times per batch; nested uses count once. Raises
+        less at once.  May be used several times per batch; nested uses count once.  Raises
         :class:`flowctl.errors.CallTooLongError` if the call was given up, as :meth:`check_in_time`
         does.
         """
@@ -194,7 +194,7 @@ class Batch(Sequence[Record]):
         """Raise :class:`flowctl.errors.CallTooLongError` if this call took too long.
 
         Its records have failed by then: another bolt may have written them, or they are dead
-        letters, which may be redriven. Writing them now could write them twice.
+        letters, which may be redriven.  Writing them now could write them twice.
         """
         if self.overdue is not None:
             raise self.overdue
@@ -246,7 +246,7 @@ def record_batch(records: Sequence[Record]) -> Any:
     """Return a ``pyarrow.RecordBatch`` with a row for each record.
 
     If all values are dicts, or Rows of Spark, they become rows with named columns: all columns that
-    occur, with nulls where a row lacks one. Other values make one column, ``value``.
+    occur, with nulls where a row lacks one.  Other values make one column, ``value``.
     """
     try:
         pyarrow: Any = importlib.import_module("pyarrow")

@@ -39,7 +39,7 @@ def work_in_loop(link: Link, process: AsyncProcess, turns: Turns, slots: int) ->
     """Processes up to ``slots`` tuples at once until the link ends; then running tasks are
     cancelled.
 
-    Call it before the link is started. KeyboardInterrupt passes through.
+    Call it before the link is started.  KeyboardInterrupt passes through.
     """
     run_shared(_Slots(link, process, turns, slots).work())
 

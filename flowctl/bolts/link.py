@@ -58,7 +58,7 @@ ACK_DELAY_S: Final = 0.001
 LOOKS_IN_VAIN: Final = 4
 # A heartbeat that is due within this share of the interval is sent with a report on a range: the
 # spout then wakes up once for both (7 times a second and bolt in place of 11), which costs it more
-# than reading one. Half of .25 s: reports come each .15 s, so no heartbeat is sent alone.
+# than reading one.  Half of .25 s: reports come each .15 s, so no heartbeat is sent alone.
 BEAT_EARLY: Final = 0.5
 # An ack is 40 bytes and a send costs some 10 us: shared by 64 acks it is 0.2 us each, and more
 # would only make the spout wait.
@@ -112,7 +112,7 @@ class FlushPromise:
 
 
 class Sending:
-    """Sends over ``stream``; if it accepts no more, waits as ``wait`` says. For one thread."""
+    """Sends over ``stream``; if it accepts no more, waits as ``wait`` says.  For one thread."""
 
     def __init__(self, stream: Stream, wait: WaitSettings, *, bolt: str) -> None:
         self._stream = stream
@@ -176,8 +176,8 @@ class Link:
         self._reading = Reading(
             stream, frames, lock, obey=self.obey, end=self._end, may_change=may_change
         )
-        # For slots that have to wait although there are tuples. A separate condition, or they would
-        # be woken in place of a free slot.
+        # For slots that have to wait although there are tuples.  A separate condition, or they
+        # would be woken in place of a free slot.
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
         self._queue: deque[tuple[Emission, float]] = deque()
@@ -277,7 +277,7 @@ class Link:
         return not self._pauses.is_free
 
     def flush(self, last: Dying | None = None) -> None:
-        """Send the reports that wait, and ``last``. A thread that waits here takes no tuples."""
+        """Send the reports that wait, and ``last``.  A thread that waits here takes no tuples."""
         with self._sending:
             with self._lock:
                 if last is not None:
@@ -358,7 +358,7 @@ class Link:
         return None if self.ended is not None else self._next(idling)
 
     def _next(self, slot: Hashable) -> Work:
-        """Return the next item for a slot. Holding _changed, with something queued."""
+        """Return the next item for a slot.  Holding _changed, with something queued."""
         if not self._pauses.is_free:
             self._pauses.begun(slot, time.monotonic())
             self._changed.notify_all()  # idle slots may have to wait now
@@ -510,8 +510,8 @@ class Link:
     def _leave(self) -> None:
         """End the bolt, as a call took too long and was reported.
 
-        A process can be ended, and its calls with it. A thread can't: its slot is lost until the
-        call returns. The rest of a range goes to other bolts, too.
+        A process can be ended, and its calls with it.  A thread can't: its slot is lost until the
+        call returns.  The rest of a range goes to other bolts, too.
         """
         why = f"a call took longer than {self.calls.timeout_s:g} s"
         self.flush(Dying(why, is_told=True, is_stuck=self.end_process is None))

@@ -11,7 +11,7 @@ from flowctl.range_ports import Block, RangeReader
 
 
 class Sign:
-    """NOT_YET: the next block is being read. OVER: there are no more blocks."""
+    """NOT_YET: the next block is being read.  OVER: there are no more blocks."""
 
 
 NOT_YET: Final = Sign()
@@ -21,9 +21,9 @@ OVER: Final = Sign()
 class ReadAhead:
     """Reads one block while the one before is being processed, and no further.
 
-    ``stop`` returns the current end of the range, where reading ends. ``on_ready`` is called from
+    ``stop`` returns the current end of the range, where reading ends.  ``on_ready`` is called from
     the reading thread when the result of :meth:`take` has changed; set it before the first
-    :meth:`take`. The thread is a daemon: a read that hangs does not keep the process alive.
+    :meth:`take`.  The thread is a daemon: a read that hangs does not keep the process alive.
     """
 
     def __init__(

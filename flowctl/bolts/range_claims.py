@@ -15,8 +15,8 @@ from flowctl.core.messages import Processed
 # Progress is reported this often [s]: ten reports a second and bolt cost the driver less than 1 %
 # of a core with a hundred bolts, and a split that follows is late by at most this.
 PROGRESS_EVERY_S = 0.1
-# … on average: this many reports may come early. Work that is not reported is repeated after a
-# kill. A bolt begins with batches of 8, 32 and 128 records, some milliseconds each, and the last
+# … on average: this many reports may come early.  Work that is not reported is repeated after a
+# kill.  A bolt begins with batches of 8, 32 and 128 records, some milliseconds each, and the last
 # batch of a block is short.
 PROGRESS_EARLY = 3
 
@@ -63,7 +63,7 @@ class RangeClaims:
     def split(self, request: int, keep: float) -> int:
         """Give back the end of the range; return where it ends now.
 
-        The bolt keeps the share ``keep`` of its unclaimed part. The same ``request`` always gets
+        The bolt keeps the share ``keep`` of its unclaimed part.  The same ``request`` always gets
         the same answer.
         """
         answer = self._answers.get(request)

@@ -42,14 +42,14 @@ from flowctl.wire.codec import FrameWriter
 # A slot may wait this long for saves in all [s]: while costs are learned it has three short
 # batches, and on a busy machine a save takes .05 s, and at times more than .1 s.
 PATIENCE_S: Final = 0.5
-# Used waiting time comes back as this share of the time of batches that did not have to wait. So
+# Used waiting time comes back as this share of the time of batches that did not have to wait.  So
 # waits cost at most a twentieth of the work, and with a store that is always slow only the half
 # second; on an idle machine a wait takes some milliseconds, after short batches only.
 SHARE: Final = 0.05
 
 
 class SlotSaves:
-    """Which batches of one slot are known to be saved. Not thread-safe.
+    """Which batches of one slot are known to be saved.  Not thread-safe.
 
     Reports are numbered from 1, by connection.
     """
@@ -148,7 +148,7 @@ class RangeDesk:
     """Thread-safe, except for methods "with the lock held": these are for the link.
 
     ``let_go`` is notified when a slot need no longer wait; its lock is the link's, and guards the
-    rest. ``learn`` is called with a slot and a fail (None: a success), with the lock held.
+    rest.  ``learn`` is called with a slot and a fail (None: a success), with the lock held.
     """
 
     def __init__(

@@ -14,8 +14,8 @@ from flowctl.core.cost import CallCost
 # costs looks like a call that takes .15 s. So now and then one has far fewer.
 
 
-# Sizes that differ by this factor or more show what calls and what records cost. Single records can
-# only be compared with two.
+# Sizes that differ by this factor or more show what calls and what records cost.  Single records
+# can only be compared with two.
 _APART_RATIO: Final = 2
 # A trial has a sixteenth of the records, so its time is nearly that of an empty call if calls are
 # expensive, and next to nothing if they are not.
@@ -25,7 +25,7 @@ _TRIAL_PART: Final = 16
 _TRIAL_AFTER_MIN: Final = 2
 _TRIAL_AFTER_MAX: Final = 20
 # If a recent batch was so short that calls can't be expensive, a trial shows nothing new, but costs
-# a save: then one each half a minute. If calls become expensive, batches take longer, and so get
+# a save: then one each half a minute.  If calls become expensive, batches take longer, and so get
 # smaller, which shows it anyway.
 _TRIAL_AFTER_CHEAP: Final = 200
 # The last four batches of about the same size make the mean size.
@@ -35,7 +35,7 @@ _ALIKE_MAX: Final = 4
 class Trials:
     """Decides when a batch gets another size, to show what a call costs.
 
-    Not thread-safe. ``cheap_s``: a call that costs less than this [s] makes no difference.
+    Not thread-safe.  ``cheap_s``: a call that costs less than this [s] makes no difference.
     """
 
     __slots__ = ("_alike", "_apart", "_cheap_s", "_least_s", "_mean_records")
@@ -79,7 +79,7 @@ class Trials:
 # report cost some 0.1 ms.
 TARGET_S: Final = 0.15
 # A batch with an expensive end, because each is a file, may take longer: this share of all that its
-# slot has done, up to the slot's own limit. So a kill repeats at most 3 % of the work, and the
+# slot has done, up to the slot's own limit.  So a kill repeats at most 3 % of the work, and the
 # batches below the limit are 80 to 130 for each slot, however long the job is.
 SHARE: Final = 0.03
 # If a call costs more than a tenth of that whatever its size, a batch takes ten calls' time: nine
@@ -135,7 +135,8 @@ class BatchPace:
     def next_records(self) -> int:
         """How many records the next batch has: now and then far fewer than ``records``.
 
-        The time of such a batch shows what a call costs. If batches are single records, it has two.
+        The time of such a batch shows what a call costs.  If batches are single records, it has
+        two.
         """
         trial = self._trials.next
         return self.records if trial is None else trial

@@ -1,6 +1,6 @@
 """One range's way through a bolt: batches for ``process``, progress for the spout.
 
-The order is: claim, process, report. So a bolt that dies leaves at most one batch that was
+The order is: claim, process, report.  So a bolt that dies leaves at most one batch that was
 processed and not reported, and a split range is never processed beyond its new end.
 """
 
@@ -48,8 +48,8 @@ class RangeTurn:
     """One range.  For one thread; a context manager that stops reading at its end.
 
     ``slot`` is as in :class:`flowctl.bolts.link.Link`; ``on_ready`` is called from another thread
-    when :meth:`poll`, which had no batch, is worth another try. ``batch`` and ``began_at_s`` are of
-    the newest call of ``process`` (:class:`flowctl.bolts.slots.UnderWay`).
+    when :meth:`poll`, which had no batch, is worth another try.  ``batch`` and ``began_at_s`` are
+    of the newest call of ``process`` (:class:`flowctl.bolts.slots.UnderWay`).
     """
 
     batch: Batch

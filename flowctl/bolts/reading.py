@@ -26,8 +26,8 @@ from flowctl.wire.stream import WaitingStream
 # -- Which tuples of this connection a bolt already has, so that it does not process any twice -
 
 
-# A copy follows the first sending within a few timeouts. At 1,000 tuples a second that is a few
-# thousand tuples ago; an older copy is processed again, which at-least-once delivery allows. At
+# A copy follows the first sending within a few timeouts.  At 1,000 tuples a second that is a few
+# thousand tuples ago; an older copy is processed again, which at-least-once delivery allows.  At
 # least this many are known, and at most twice as many.
 KNOWN_MIN: Final = 1 << 13
 # At most this many new ones are kept separately, in the order in which they came.
@@ -50,7 +50,7 @@ class KnownTuples:
     __slots__ = ("_apart", "_begun", "_highest", "_ids", "_older", "_slots", "arrived")
 
     def __init__(self, slots: int = 1) -> None:
-        # The newest ids, and KNOWN_MIN before them. The old ones are dropped all at once: a dict
+        # The newest ids, and KNOWN_MIN before them.  The old ones are dropped all at once: a dict
         # that loses its first key each time it gets one is slow.
         self._ids: set[int] = set()
         self._older: set[int] = set()
@@ -121,7 +121,7 @@ _RECEIVE_BYTES: Final = 256 << 10
 # [s].
 _SHORT_S: Final = 100e-6
 # This many short calls in a row are needed: a call that takes longer makes a few acks and orders
-# wait for _LOOK_S once, which must stay rare. A short one that was interrupted must not end it: a
+# wait for _LOOK_S once, which must stay rare.  A short one that was interrupted must not end it: a
 # long call takes back what 16 short ones give, and the third within 64 ends it.
 _SHORT_CALLS: Final = 64
 _LONG_COSTS: Final = 16
@@ -149,7 +149,7 @@ class Reading:
     """Receives the spout's messages, and decides which thread does so.
 
     ``obey`` is called with the messages and the time, ``end`` with how the connection ended;
-    neither while ``lock`` is held. ``may_change``: the process thread may read at all.
+    neither while ``lock`` is held.  ``may_change``: the process thread may read at all.
     """
 
     def __init__(

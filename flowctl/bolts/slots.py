@@ -1,6 +1,6 @@
 """How long the slots of a bolt are idle, and which of their calls take long.
 
-Calls are watched in the same way behind every door. The code that runs user code notes when a call
+Calls are watched in the same way behind every door.  The code that runs user code notes when a call
 begins and ends; another thread looks now and then: in a bolt its link, with each heartbeat, and in
 a task of Spark :mod:`flowctl.delivery.bounded`.
 """
@@ -89,15 +89,15 @@ class UnderWay(Protocol):
         """When the call began, by ``time.monotonic``."""
 
     def overdue(self, error: CallTooLongError) -> None:
-        """Report ``error`` for this call, as it took too long. Called once, by another thread."""
+        """Report ``error`` for this call, as it took too long.  Called once, by another thread."""
 
 
 class Calls:
     """The calls under way in one bolt or task.
 
     ``timeout_s`` bounds each of them [s]; None: no bound. :meth:`begin` and :meth:`end` are for the
-    threads that call, the rest for the thread that watches. ``patience_s`` is added to the bound if
-    calls that reach it are cancelled first.
+    threads that call, the rest for the thread that watches.  ``patience_s`` is added to the bound
+    if calls that reach it are cancelled first.
     """
 
     __slots__ = ("_over", "_under_way", "patience_s", "timeout_s")

@@ -42,7 +42,7 @@ def check_spark(
     """Examine the executors of ``master``, print the findings; return the exit code.
 
     ``overrides``: settings besides the job's own; ``places``: addresses that executors try to
-    connect to, by name; ``paths``: files that they try to read. With ``listen.via=redis`` they
+    connect to, by name; ``paths``: files that they try to read.  With ``listen.via=redis`` they
     connect to the driver through the place that is called "redis".
     """
     from flowctl.adapters import load_adapter

@@ -20,9 +20,9 @@ END_WITHIN_S: Final = 4.0
 def leave(code: int, *, end: Callable[[int], object] = os._exit) -> NoReturn:
     """End this process with exit code ``code``; within 5 s if other threads are left.
 
-    Without other threads Python ends as usual. With other threads its shutdown may last for ever: a
-    bolt's thread that is stuck in a call may hold the lock of an import, of a file or of a client
-    that the shutdown waits for. So this does the parts of the shutdown that others rely on (it
+    Without other threads Python ends as usual.  With other threads its shutdown may last for ever:
+    a bolt's thread that is stuck in a call may hold the lock of an import, of a file or of a client
+    that the shutdown waits for.  So this does the parts of the shutdown that others rely on (it
     waits for threads that are no daemons, runs what ``atexit`` has, writes out open files), and
     then ends the process by ``end``; if one of the parts lasts too long, a thread does so.
 

@@ -59,7 +59,7 @@ def load_spout(spec: str) -> RunnableJob:
     """Return the spout that ``spec`` names: ``job.py:spout`` or ``package.module:spout``.
 
     The attribute is a ``FlowControlSpout``, a job from ``Topology.job``, or a function without
-    arguments that returns one; it defaults to ``spout``. Raises :class:`ConfigError` if it isn't
+    arguments that returns one; it defaults to ``spout``.  Raises :class:`ConfigError` if it isn't
     there and :class:`JobError` when the job's own code raises (its traceback goes to stderr).
     """
     return _spout_of(load_object(spec, field="JOB", attribute=DEFAULT_ATTRIBUTE))

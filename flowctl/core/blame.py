@@ -33,7 +33,7 @@ from flowctl.core.tuples import NEVER_JUDGED
 _FAILURES_MIN: Final = 4
 _FAILURES_MAX: Final = 32
 # And at least this long without a success [s]: a target that takes ten calls a second refuses many
-# in a row, but not for long. Less than the first rest of a bolt, so that no bolt calls twice
+# in a row, but not for long.  Less than the first rest of a bolt, so that no bolt calls twice
 # before.
 _RUN_S: Final = 0.4
 # Where most records are bad, long runs of failures are common though the target is well.  So a run
@@ -194,9 +194,9 @@ REFUSALS_MAX: Final = 20
 # Records that may go to the dead letter while nothing succeeds: a process that never works must not
 # empty the source into the dead letter.
 GIVEN_UP_FIRST_MAX: Final = 8
-# Where all that is left of a job fails, the target may be down, or all of that bad. If so few are
+# Where all that is left of a job fails, the target may be down, or all of that bad.  If so few are
 # left, they count as bad after this time [s]: most restarts of a service behind a balancer are over
-# then, and a job with a bad end may take that much longer. If more are left, it is likelier that
+# then, and a job with a bad end may take that much longer.  If more are left, it is likelier that
 # the target is down.
 BAD_END_MAX: Final = 100
 BAD_END_S: Final = 10.0
@@ -217,7 +217,7 @@ class Place:
     """What successes and failures show of one place.  Pure; not thread-safe.
 
     ``proven_at_s``: when the tuple was sent that succeeded last there in this run: the place was
-    well then or later. Every caller that sees a success writes it. ``is_known``: the code has
+    well then or later.  Every caller that sees a success writes it.  ``is_known``: the code has
     worked there before, so where nothing has succeeded yet it need not be wrong.
     """
 

@@ -42,7 +42,7 @@ _GONE: Final = Liveness.GONE  # asked for each turn: a member of an enum costs .
 
 
 class Alarms:
-    """When to look at each bolt next. Not thread-safe."""
+    """When to look at each bolt next.  Not thread-safe."""
 
     __slots__ = ("_heap", "_order")
 
@@ -68,7 +68,7 @@ class Alarms:
         """Reset the first alarms if they would ring too early, by ``due_s``.
 
         For drivers that get a few messages a second from each bolt: without this, alarms would wake
-        them more often than messages do. Costs a heap operation for each bolt that sent something.
+        them more often than messages do.  Costs a heap operation for each bolt that sent something.
         """
         heap = self._heap
         while heap:

@@ -121,7 +121,7 @@ class SendBuffer:
         self.size_bytes += sum(sizes)
 
     def drop(self, partition: str) -> int:
-        """Remove all that is left of ``partition``; return how many records that was. O(runs)."""
+        """Remove all that is left of ``partition``; return how many records that was.  O(runs)."""
         dropped = 0
         kept: deque[_Run] = deque()
         for run in self.runs:

@@ -28,8 +28,8 @@ class Packed:
 class CarriedRecord(Record, frozen=True, array_like=True, gc=False):
     """A record whose ``value`` goes over the wire as ``packed``.
 
-    Otherwise it is a record like any other. It is made with a :class:`Packed` in the value's place,
-    which encoders send as it is; reading ``value`` gives the plain value.
+    Otherwise it is a record like any other.  It is made with a :class:`Packed` in the value's
+    place, which encoders send as it is; reading ``value`` gives the plain value.
     """
 
     if not TYPE_CHECKING:  # a field may not become a property, says the checker

@@ -26,8 +26,8 @@ class Strays(dict[int, float]):
     when, oldest first.
 
     They take room in the bolt's window until they are known to be gone, so that a bolt never holds
-    more than its window. ``are_told``: the bolt's heartbeats report what it holds, so that time
-    alone decides nothing. Part of ``AdaptiveFlowConsumer``; not thread-safe.
+    more than its window.  ``are_told``: the bolt's heartbeats report what it holds, so that time
+    alone decides nothing.  Part of ``AdaptiveFlowConsumer``; not thread-safe.
     """
 
     __slots__ = ("are_told",)
@@ -168,9 +168,9 @@ class NewBolt(NamedTuple):
 class AdaptiveFlowConsumer:
     """What the spout knows of one bolt.  Not thread-safe; owned by ``TupleCore``.
 
-    ``flight`` holds the tuples sent to it whose acks are waited for, oldest first. ``strays`` are
+    ``flight`` holds the tuples sent to it whose acks are waited for, oldest first.  ``strays`` are
     tuples that it may still hold although their acks are not waited for any more (expired, or done
-    elsewhere). ``is_fifo``: one slot, and acks come in the order of sending, so that the ack of a
+    elsewhere).  ``is_fifo``: one slot, and acks come in the order of sending, so that the ack of a
     later tuple proves an earlier one lost.
 
     ``has_room``: it was heard of lately, and holds less work than its window, or has a free slot

@@ -65,7 +65,7 @@ class RoundRobin:
     """A ring of the bolts that may have room.
 
     A bolt that is found full leaves the ring and comes back at its next ack, so a pick costs O(1)
-    amortised, whatever the number of bolts; with ``avoid``, O(len(avoid)) more. Without ``skips``
+    amortised, whatever the number of bolts; with ``avoid``, O(len(avoid)) more.  Without ``skips``
     the ring waits for a full bolt: a blind baseline to compare with.
 
     Among very many with room, one whose tuples would be done sooner than the driver could send to
@@ -146,9 +146,9 @@ class LeastCompletion:
     """A heap of the bolts that may have room, by when a tuple sent now would be done.
 
     That is :attr:`AdaptiveFlowConsumer.completion_s`: the work it holds, this tuple's service, the
-    path. An ack makes it earlier and adds an entry; a sending makes it later, which is found when
-    the entry comes to the top: O(log N) each, amortised. If times are equal, the bolt that was
-    noted first goes first. With ``avoid``, O(len(avoid) log N).
+    path.  An ack makes it earlier and adds an entry; a sending makes it later, which is found when
+    the entry comes to the top: O(log N) each, amortised.  If times are equal, the bolt that was
+    noted first goes first.  With ``avoid``, O(len(avoid) log N).
     """
 
     __slots__ = ("_heap", "_live", "_members", "_order", "_places")

@@ -161,7 +161,8 @@ class DriverCore(Protocol):
 
 
 class Turn(NamedTuple):
-    """What a core wants done now. The values belong to the driver and are handled without the lock.
+    """What a core wants done now.  The values belong to the driver and are handled without the
+    lock.
 
     ``next_s``: when to pump again even if nothing happens until then; None: never.  ``is_more``:
     a bound of :func:`pump`, and nothing else, ended the emissions, so pump again at once.

@@ -16,7 +16,7 @@ from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.sizing import records_for
 from flowctl.core.tuples import FlowTuple
 
-# Ready retries that are looked at before new tuples get their turn. A retry whose other bolts are
+# Ready retries that are looked at before new tuples get their turn.  A retry whose other bolts are
 # all full must not hold up the rest, and looking at every retry in each poll would cost O(retries).
 _RETRIES_LOOKED_AT = 4
 # The most bolts considered in turn, starting with the first to be done, until one should have more.
@@ -56,7 +56,7 @@ class Emitter:
         self._guard = guard
         self._pool = book.pool
         # Whether there was something to send when sending stopped last: windows were the limit, not
-        # the producer (RFC 7661: a window that is not used must not grow). Unknown at the start.
+        # the producer (RFC 7661: a window that is not used must not grow).  Unknown at the start.
         self._window_limited = True
 
     def poll(self, now_s: float) -> Emission | None:
@@ -279,7 +279,7 @@ class Emitter:
         return emission
 
     def _pick_for(self, flow_tuple: FlowTuple, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
-        """Return a bolt with room for a retry. If possible not the bolt that just gave it back,
+        """Return a bolt with room for a retry.  If possible not the bolt that just gave it back,
         unless that one has restarted since.
         """
         pick, last = self._book.dispatcher.pick, self._bolts.get(flow_tuple.held_by or "")

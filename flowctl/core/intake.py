@@ -17,9 +17,9 @@ from flowctl.core.settings import BufferSettings
 # Fewer records than a block of a file holds: 64 KB of lines of 100 B are some 600.
 _FEW = 256
 _NOT_BEGUN = PartitionCheckpoint()
-# The most records read and not acked, if the settings do not bound how far the reader goes. These
+# The most records read and not acked, if the settings do not bound how far the reader goes.  These
 # take memory; records done above a hole do not: they are one range, however many, and there are at
-# most as many ranges as tuples that are not done. Twenty times the buffer; most of them wait to be
+# most as many ranges as tuples that are not done.  Twenty times the buffer; most of them wait to be
 # sent again.
 _UNDONE_MAX = 1_000_000
 
@@ -139,7 +139,7 @@ class Intake:
     def has_room(self) -> bool:
         """Whether a producer that was refused should offer again: half of the buffer is free.
 
-        Half, so that it offers few large pieces. If positions are committed before records are
+        Half, so that it offers few large pieces.  If positions are committed before records are
         sent, the whole buffer must be free: a kill loses the records in it (S93).
         """
         settings = self._settings

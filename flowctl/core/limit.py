@@ -1,8 +1,8 @@
 """How much a target takes at once, learned from what it refuses (429, "too many connections").
 
-A refusal says exactly what latency only hints at: the target was given more than it takes. The
-number of refused calls is the excess, so the next limit is what the target took. The way back up is
-quick to near the level that was refused last; beyond that something is tried again after a while
+A refusal says exactly what latency only hints at: the target was given more than it takes.  The
+number of refused calls is the excess, so the next limit is what the target took.  The way back up
+is quick to near the level that was refused last; beyond that something is tried again after a while
 (additive increase, multiplicative decrease: Chiu & Jain 1989, with a decrease that is known).
 
 :class:`flowctl.core.target.Target` feeds it with the tuples of one spout, which sees each refusal
@@ -27,7 +27,7 @@ _HOLD_MOST_S: Final = 60.0
 _COME_BACK_S: Final = 0.5
 # A level that was last in doubt longer ago than this [s] counts as changed since.
 _DOUBT_S: Final = 30.0
-# Each step of a trial is this many times the one before. A token bucket refuses only once it is
+# Each step of a trial is this many times the one before.  A token bucket refuses only once it is
 # empty, so steps of a rate grow more slowly.
 _QUICKER: Final = 2.0
 _QUICKER_SHARE: Final = 1.15
@@ -36,10 +36,10 @@ _QUICKER_SHARE: Final = 1.15
 class RefusedLimit:
     """``most`` at once; infinite before the first refusal.  Pure; not thread-safe; O(1) per call.
 
-    ``is_confirmed``: more was tried and refused, and the limit was the same before. ``fell_at_s``
-    and ``moved_at_s``: when it fell last, and when it changed last. ``down_most``: the share of a
+    ``is_confirmed``: more was tried and refused, and the limit was the same before.  ``fell_at_s``
+    and ``moved_at_s``: when it fell last, and when it changed last.  ``down_most``: the share of a
     level that a fall leaves at least; ``hold_s`` and ``hold_calls``: after which time and calls
-    more is tried, ``hold_most_s``: at the latest. ``share``: a step, as a part of the level, of
+    more is tried, ``hold_most_s``: at the latest.  ``share``: a step, as a part of the level, of
     what is not counted in whole calls; 0: a step is one call.
     """
 

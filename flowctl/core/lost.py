@@ -1,8 +1,8 @@
 """Where records count as done although they were rejected or given up, of one partition.
 
 Rejected records that are kept nowhere are reported until they are done again, also by later runs;
-and a sink must not take records that were given up for written. Of records that a dead letter
-keeps, only the last place is needed. Those places are part of the checkpoint, so they are saved
+and a sink must not take records that were given up for written.  Of records that a dead letter
+keeps, only the last place is needed.  Those places are part of the checkpoint, so they are saved
 with the acks that step over them, and a partition that is set back has them only up to there.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 from flowctl.core.positions import encode
 from flowctl.core.records import LostRange, Position
 
-# All of them are written with each save of their partition: 64 take 1 to 2 kB. Further places are
+# All of them are written with each save of their partition: 64 take 1 to 2 kB.  Further places are
 # merged into ranges once there are twice as many, so that merging happens once for each 32 of them.
 PLACES: Final = 32
 

@@ -1,7 +1,7 @@
 """What a core and its bolts say to each other: the core's own values, and the frames of the wire.
 
-What goes to a bolt names it, as its address. A message from a bolt does not: the receiver knows the
-connection it came from, so no bolt can speak for another, or for an epoch that is over.
+What goes to a bolt names it, as its address.  A message from a bolt does not: the receiver knows
+the connection it came from, so no bolt can speak for another, or for an epoch that is over.
 
 Each is an array whose first element is its tag, so the order of fields counts.  A change here is a
 change of the wire: it raises :data:`flowctl.wire.frames.PROTOCOL_VERSION`.  All are frozen; threads
@@ -69,7 +69,7 @@ class Revoke(Message, frozen=True, tag=7):
 class Split(Message, frozen=True, tag=14):
     """Asks a bolt to give back the end of a range.
 
-    ``keep`` is the share (0 to 1) of the unclaimed part that it may keep. ``request`` numbers the
+    ``keep`` is the share (0 to 1) of the unclaimed part that it may keep.  ``request`` numbers the
     requests: a repeated one gets the same answer.
     """
 

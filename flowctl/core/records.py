@@ -1,6 +1,6 @@
 """Records, and the state that is kept of them: spans, checkpoints, receipts.
 
-All types are frozen :class:`msgspec.Struct`. Threads may share them, as no code changes the dicts,
+All types are frozen :class:`msgspec.Struct`.  Threads may share them, as no code changes the dicts,
 lists and values that they hold.
 """
 
@@ -155,11 +155,11 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
 
     ``position`` is the position of the last record up to which all are acked (None: none yet),
     ``records`` the number of records up to there since the partition's beginning, ``acked`` the
-    selective acks above it, in order, disjoint. ``end`` is what the source gave with its end
+    selective acks above it, in order, disjoint.  ``end`` is what the source gave with its end
     (:class:`flowctl.ports.SourceChunk`), once all records before it are acked; None: there may be
-    more to read. ``mark`` is the newest that the source gave to recognise the partition by, while
-    there is no end. ``lost`` is where records count as done although they were given up or rejected
-    (:mod:`flowctl.core.lost`), in order, disjoint.
+    more to read.  ``mark`` is the newest that the source gave to recognise the partition by, while
+    there is no end.  ``lost`` is where records count as done although they were given up or
+    rejected (:mod:`flowctl.core.lost`), in order, disjoint.
     """
 
     position: Position | None = None

@@ -115,7 +115,7 @@ class RetryQueue(Generic[T]):
         most_s = settings.backoff_max_s
         self._fault = Pause(settings.backoff_first_s, most_s, _JITTER_SHARE)
         # The longest wait after a refusal, or a failure that may be the target's fault: as long as
-        # a target that is down is left alone. The end of a job should not have to wait longer.
+        # a target that is down is left alone.  The end of a job should not have to wait longer.
         self._refusal = self._fault._replace(most_s=min(TARGET.most_s, most_s))
         self._attempts_max = settings.attempts_max
         self._chance = chance
@@ -150,7 +150,7 @@ class RetryQueue(Generic[T]):
         self, item: T, refusals: int, now_s: float, *, after_s: float | None = None
     ) -> float:
         """Schedule ``item`` after ``refusals``, or failures that were not its fault; return when it
-        is ready. Its own faults do not matter.
+        is ready.  Its own faults do not matter.
 
         ``after_s``: what the target asked for; None: it did not say.
         """
@@ -196,7 +196,7 @@ class RetryQueue(Generic[T]):
         return self.scheduled.pop(item, None) is not None
 
     def discard_where(self, is_meant: Callable[[T], bool]) -> list[T]:
-        """Take out and return all items that ``is_meant`` accepts, ready or not. O(all)."""
+        """Take out and return all items that ``is_meant`` accepts, ready or not.  O(all)."""
         meant = [item for item in self.scheduled if is_meant(item)]
         for item in meant:
             self.discard(item)

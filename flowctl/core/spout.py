@@ -22,7 +22,7 @@ from flowctl.core.tuples import FlowTuple
 
 
 class Aside:
-    """Rejects records that cannot be sent. Part of ``SpoutCore``, not thread-safe."""
+    """Rejects records that cannot be sent.  Part of ``SpoutCore``, not thread-safe."""
 
     def __init__(self, book: Book, intake: Intake, failures: Failures) -> None:
         self._book = book
@@ -127,5 +127,5 @@ class SpoutCore(KeepingCore):
         self.intake.is_held = False
 
     def checkpoint(self) -> Checkpoint:
-        """Return what a restart continues from. A pure read; O(partitions + ranges)."""
+        """Return what a restart continues from.  A pure read; O(partitions + ranges)."""
         return self.intake.checkpoint()

@@ -35,7 +35,7 @@ _AFTER = {
     Signal.SILENT: BoltState.BUSY,
 }
 
-# The state after a signal does not depend on the state before it: the last signal decides. The
+# The state after a signal does not depend on the state before it: the last signal decides.  The
 # table is written out in full so that an exception could be added.
 TRANSITIONS: Final = MappingProxyType(
     {(state, signal): _AFTER[signal] for state in BoltState for signal in Signal}

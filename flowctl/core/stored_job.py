@@ -73,7 +73,7 @@ def set_back(
 ) -> PartitionCheckpoint:
     """Return the state of ``partition`` after it was set back to ``position``.
 
-    The number of records done is unknown unless that is the saved position: 0. Records lost after
+    The number of records done is unknown unless that is the saved position: 0.  Records lost after
     it are done again, and no longer count.
     """
     before = partitions.get(partition)

@@ -14,7 +14,7 @@ class Supply(Protocol):
     """What a ``TupleCore`` needs of its source: :class:`flowctl.core.intake.Intake`, or
     :class:`Backlog`.
 
-    ``is_held``: nothing new may be sent yet. ``holds_rest``: as far as is known, it holds all the
+    ``is_held``: nothing new may be sent yet.  ``holds_rest``: as far as is known, it holds all the
     records that are still to come.
     """
 
@@ -68,7 +68,7 @@ class BacklogBuffer(SendBuffer):
 class Backlog:
     """An unbounded queue of records for bolts, which does not track the done ones.
 
-    For a stage of a topology: there the trees of its inputs do that. Not thread-safe.
+    For a stage of a topology: there the trees of its inputs do that.  Not thread-safe.
     """
 
     __slots__ = ("_next_seq", "buffer", "is_held")

@@ -59,7 +59,7 @@ class RecentTimes:
     nothing.
 
     In an array: reading 32 scattered objects for each of 1,000 bolts four times a second took a
-    tenth of the driver's time. Not thread-safe.
+    tenth of the driver's time.  Not thread-safe.
     """
 
     __slots__ = ("_place", "_values")
@@ -83,7 +83,7 @@ class RecentTimes:
 
 
 class BoltTimes:
-    """The last times of one bolt, for display: no decision depends on them. Not thread-safe."""
+    """The last times of one bolt, for display: no decision depends on them.  Not thread-safe."""
 
     __slots__ = ("_of_all", "rtts", "services")
 

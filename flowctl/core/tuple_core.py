@@ -1,7 +1,7 @@
 """TupleCore: which tuple goes to which bolt when.  Time comes in, decisions go out.
 
 Its driver owns the lock, reports by calls what happened, and polls what to do
-(:mod:`flowctl.core.driver`). ``now_s`` is monotonic seconds and never goes back.
+(:mod:`flowctl.core.driver`).  ``now_s`` is monotonic seconds and never goes back.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _ACKED: Final = AckOutcome.ACKED
 class TupleCore:
     """Bolts, windows, dispatch, recovery and the end of the input.  Pure; not thread-safe.
 
-    Tuples are cut from ``supply``, which may also track what is done. ``keeper`` gets the tuples
+    Tuples are cut from ``supply``, which may also track what is done.  ``keeper`` gets the tuples
     whose attempts ran out; ``chance`` gives numbers from 0 to 1 for the jitter of back-offs (None:
     none); ``events``: where to put what happens.
     """
@@ -163,7 +163,7 @@ class TupleCore:
     def add_bolt(
         self, bolt: str, *, slots: int, epoch: int, now_s: float, in_order: bool = False
     ) -> None:
-        """Add a bolt that connected. If it came back with a new epoch, what it held before goes to
+        """Add a bolt that connected.  If it came back with a new epoch, what it held before goes to
         others.
 
         ``in_order``: each slot takes tuples in the order of sending and messages come back in the
@@ -178,9 +178,9 @@ class TupleCore:
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
         """Remove a bolt that went.
 
-        What it held goes to others; an unknown bolt is ignored. ``lost``: it died rather than left,
-        so the tuples that it was working on (the oldest, one for each slot) may be the cause, and
-        get a fault each.
+        What it held goes to others; an unknown bolt is ignored.  ``lost``: it died rather than
+        left, so the tuples that it was working on (the oldest, one for each slot) may be the cause,
+        and get a fault each.
         """
         if bolt in self.bolts:
             self._end_phase.forget(bolt)
@@ -210,7 +210,7 @@ class TupleCore:
     # -- bolts answer --------------------------------------------------------------------
 
     def on_ack(self, bolt: str, epoch: int, ack: Ack, *, now_s: float) -> AckOutcome:
-        """Take the ack of a tuple. The first ack wins; all others are counted and ignored."""
+        """Take the ack of a tuple.  The first ack wins; all others are counted and ignored."""
         consumer = self.bolts.get(bolt)
         if consumer is None or consumer.epoch != epoch:
             return self._count_unknown()
@@ -258,10 +258,10 @@ class TupleCore:
     def on_fail(self, bolt: str, epoch: int, fail: Fail, *, now_s: float) -> AckOutcome:
         """Take a failure: ``process`` raised, or the target had no room or is away.
 
-        If it raised, the tuple is sent again, perhaps in pieces, or given up (S109, S110). If the
-        target refused, it is sent again, and no attempt is counted. A bolt's failure counts even if
-        another bolt was given the tuple meanwhile, and the tuple may end by it: otherwise a record
-        whose calls always raise after the time-out would go round for ever.
+        If it raised, the tuple is sent again, perhaps in pieces, or given up (S109, S110).  If the
+        target refused, it is sent again, and no attempt is counted.  A bolt's failure counts even
+        if another bolt was given the tuple meanwhile, and the tuple may end by it: otherwise a
+        record whose calls always raise after the time-out would go round for ever.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
@@ -370,7 +370,7 @@ class TupleCore:
         return flow_tuple.was_given(bolt)
 
     def attempts_of(self, bolt: str, tuple_id: int) -> int:
-        """Return how often a tuple that is not acked was sent; 0: it is done. ``bolt`` as below."""
+        """Return how often a tuple that is not acked was sent; 0: it is done.  ``bolt`` as below."""
         del bolt
         flow_tuple = self.book.pending.get(tuple_id)
         return flow_tuple.attempt if flow_tuple is not None else 0

@@ -1,11 +1,11 @@
 """How many rows the next batch of a stream should have to take about the wanted time.
 
-A batch of n rows takes a + b n seconds: a is Spark's own work, b the target's. If a alone exceeds
+A batch of n rows takes a + b n seconds: a is Spark's own work, b the target's.  If a alone exceeds
 the wanted time, no number of rows is small enough: then rows get a fixed share of time beside it,
 instead of ever smaller batches that take as long.
 
-Pure. Only the time from a batch's plan to the next question is known, not when it ended: where a
-trigger waits for its tick, that is a bound and no measurement. Nor is it known how far a batch has
+Pure.  Only the time from a batch's plan to the next question is known, not when it ended: where a
+trigger waits for its tick, that is a bound and no measurement.  Nor is it known how far a batch has
 come while it runs, so one that turns out too large ends when it ends.
 """
 
@@ -28,7 +28,7 @@ from flowctl.core.cost import CallCost
 
 
 # A trial follows after this many batches; if the rows did take the time, after twice as many, up to
-# 160: then one batch in 160 takes twice as long as wanted. Less often if batches are not small.
+# 160: then one batch in 160 takes twice as long as wanted.  Less often if batches are not small.
 _EVERY, _EVERY_LARGE, _EVERY_MOST = 30, 60, 160
 # A query that begins with few rows was restarted: its batches may have been small for long.
 _FIRST = 8
@@ -38,7 +38,7 @@ _SMALL_ROWS = 200
 # A stream that has grown to this size by itself shows that rows are cheap.
 _GROWN = 10
 # If twice as many rows take less than this many times the usual time, the rows are not what takes
-# it. More than half way between once and twice, as the next trial, with four times as many,
+# it.  More than half way between once and twice, as the next trial, with four times as many,
 # corrects it.
 _SAME = 1.8
 _USUAL_OF = 5  # batches: their median
@@ -116,7 +116,7 @@ class RowTrials:
 # A stream begins with this many rows: a record may take a second.
 START_ROWS = 200
 # A batch has at most this many times the rows of the one before, and at least as small a share of
-# them. If a target becomes five times slower or faster, the third batch after that fits; one wrong
+# them.  If a target becomes five times slower or faster, the third batch after that fits; one wrong
 # guess costs the time of four batches.
 _GROWTH, _SHRINK = 4.0, 0.1
 # The guess if nothing was measured, because a trigger waited for its tick.
@@ -125,7 +125,7 @@ _GUESSED_GROWTH = 2.0
 _USUAL_S = 0.5
 # Spark's own work depends on the machine, and changes by this share from batch to batch.
 _SPARK_DRIFT = 0.02
-# Equal batches take this much more or less time. With a larger share, changes of the target would
+# Equal batches take this much more or less time.  With a larger share, changes of the target would
 # be taken for noise longer.
 _NOISE = 0.15
 # Rows get at least this share of a: batches are then at most half as long again as Spark's own
@@ -135,7 +135,7 @@ _ROWS_PER_FIXED = 0.5
 # one before: then it is not the rows that take the time.  By accident that is one batch in 1,000
 # if their times differ by 15 %.
 _LONG, _LONG_BATCHES = 1.1, 5
-# The next batch has this many times as many rows, which shows the difference. A smaller factor
+# The next batch has this many times as many rows, which shows the difference.  A smaller factor
 # could not be told from noise.
 _PROBE = 2.0
 # Differences in size of up to a twentieth do not matter.
@@ -146,9 +146,9 @@ _FORGET = 1.05
 
 
 class BatchRows:
-    """Sizes of the batches of one query. Not thread-safe.
+    """Sizes of the batches of one query.  Not thread-safe.
 
-    ``rows``: of the next batch. ``rows_max`` bounds it, and so the memory that a batch takes.
+    ``rows``: of the next batch.  ``rows_max`` bounds it, and so the memory that a batch takes.
     """
 
     def __init__(self, *, target_s: float, rows: int, rows_max: int) -> None:

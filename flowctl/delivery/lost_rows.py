@@ -19,7 +19,7 @@ from flowctl.ports import AttemptDeadLetter, DeadLetter
 class LostRows:
     """The rows that one partition leaves out.
 
-    Not thread-safe. Without a dead letter and without ``fail_over`` no row may be left out: the
+    Not thread-safe.  Without a dead letter and without ``fail_over`` no row may be left out: the
     loss would be silent.
     """
 

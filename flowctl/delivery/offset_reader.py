@@ -23,7 +23,7 @@ class Piece(NamedTuple):
     """Records of one partition, in order.
 
     ``batch_first``: the position of the partition's first record in the batch; earlier records
-    belong to earlier batches, which are done. None: the first of these records.
+    belong to earlier batches, which are done.  None: the first of these records.
     """
 
     partition: str

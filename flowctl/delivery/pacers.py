@@ -19,16 +19,16 @@ class Pacer(Protocol):
     def run(self, call: Callable[[], T], cost: float | None) -> T:
         """Run ``call`` until it is not refused, and return what it returns.
 
-        ``cost``: its share of the target's budget; None: the cost of any call. Raises what ``call``
-        raises, if it is not a refusal, and :class:`TargetDownError` if nothing was taken for too
-        long.
+        ``cost``: its share of the target's budget; None: the cost of any call.  Raises what
+        ``call`` raises, if it is not a refusal, and :class:`TargetDownError` if nothing was taken
+        for too long.
         """
 
 
 class TargetPacer:
     """Shares the target's limit with all callers that name it (:func:`flowctl.paced`).
 
-    ``classify`` is the user's own rule; ``options`` are those of ``paced``. Raises
+    ``classify`` is the user's own rule; ``options`` are those of ``paced``.  Raises
     :class:`flowctl.errors.ConfigError` if this process is calling the target with other options.
     """
 

@@ -1,9 +1,9 @@
 """Sections, each marked by its content: they show which rows are the same when a partition is
 repeated.
 
-Spark numbers the rows of a partition only in the order in which they arrive. If a task runs again
+Spark numbers the rows of a partition only in the order in which they arrive.  If a task runs again
 after a shuffle, or the job with another number of cores, row 7 may be another row, and a sink that
-knows rows by numbers would leave out one that was never written. So a row's position contains the
+knows rows by numbers would leave out one that was never written.  So a row's position contains the
 digest of its section, which is the same only if all rows of the section are, in that order.
 """
 
@@ -35,8 +35,8 @@ _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 class Sections:
     """The rows of one partition, in order, and the position of each.  For one thread.
 
-    ``passing_moments``: a datetime that is equal in all rows of the first section is ignored. It is
-    the time of the run (``current_timestamp()``), and differs between runs in rows that are
+    ``passing_moments``: a datetime that is equal in all rows of the first section is ignored.  It
+    is the time of the run (``current_timestamp()``), and differs between runs in rows that are
     otherwise the same.
     """
 

@@ -1,7 +1,7 @@
 """Checks of what can be run, and what only seems so: coroutines and generators that are never
 driven.
 
-Calling an ``async def`` or a generator function runs none of its body. A ``process`` like that
+Calling an ``async def`` or a generator function runs none of its body.  A ``process`` like that
 would have every record acked and none processed, so it is refused by name: before the first tuple
 if that can be seen, else when the first call returns.
 """
@@ -29,7 +29,7 @@ _LAZY: Final = (map, filter, zip, enumerate)
 def check_process(process: Any, field: str = "process", *, given: str = "the batch") -> None:
     """Raise :class:`ConfigError` if calling ``process`` could never process anything.
 
-    ``async def`` is allowed here: see :func:`is_async`. ``given``: the name of its one argument.
+    ``async def`` is allowed here: see :func:`is_async`.  ``given``: the name of its one argument.
     """
     if not callable(process):
         raise ConfigError(

@@ -31,10 +31,10 @@ from flowctl.failure.headers import Told, told_of, wait_of
 from flowctl.failure.kinds import Kind
 from flowctl.failure.texts import answer_of
 
-# An hour in a header may be an hour, milliseconds read as seconds, or a wrong clock. The longest
+# An hour in a header may be an hour, milliseconds read as seconds, or a wrong clock.  The longest
 # wait [s]: asking every five minutes costs a target nothing, and a run never stands still much
-# longer than it must. This also applies to RetryLater: a longer wait is then several waits, none of
-# which counts.
+# longer than it must.  This also applies to RetryLater: a longer wait is then several waits, none
+# of which counts.
 AFTER_MAX_S: Final = 300.0
 # After a conflict of two transactions, of which one was aborted, wait this long [s]: the other will
 # be over in moments.
@@ -44,7 +44,7 @@ _ITEMS_LOOKED_AT_MAX: Final = 10_000
 _STATUS_MIN, _STATUS_MAX = 400, 599
 _SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")
 _REFUSED: Final = (Kind.FULL, Kind.AGAIN)
-# The errors that Python's own operations on a value raise. Exceptions of client libraries derive
+# The errors that Python's own operations on a value raise.  Exceptions of client libraries derive
 # from these too, but then also from OSError (requests).
 _DATA_ERRORS: Final = (
     ArithmeticError,
@@ -149,8 +149,8 @@ def is_about_rows(error: BaseException, rule: RefusalRule | None = None) -> bool
     """Whether the rows are to blame, not the target: by the error's type, or by the target's
     answer.
 
-    For callers that give up soon if no call succeeds. A bolt uses :func:`is_data_error`, as its run
-    does not end after a few failures: a target that answers 400 to everything is not well.
+    For callers that give up soon if no call succeeds.  A bolt uses :func:`is_data_error`, as its
+    run does not end after a few failures: a target that answers 400 to everything is not well.
     """
     return is_data_error(error) or meaning_of(error, rule).kind is Kind.CONTENT
 
@@ -241,7 +241,7 @@ def _is_group(error: BaseException) -> bool:
 
 
 def _meaning_of_group(group: Any, wall_clock: Callable[[], float]) -> Meaning:
-    """Return what a group of errors means. An error that is not allowed counts most, then a fault:
+    """Return what a group of errors means.  An error that is not allowed counts most, then a fault:
     among refusals it would come back for ever without being counted.
     """
     fault = Meaning(Kind.FAULT)

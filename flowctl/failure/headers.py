@@ -16,7 +16,7 @@ _REMAINING: Final = ("ratelimit-remaining", "x-ratelimit-remaining", "x-rate-lim
 # RateLimit: "default";r=0;t=30, the newest form (draft-ietf-httpapi-ratelimit-headers).
 _REST: Final = re.compile(r";\s*r=(\d+)")
 _RESET: Final = re.compile(r";\s*t=(\d+)")
-# Headers that report a limit: which service has which form. ``what``: limit, remaining or reset.
+# Headers that report a limit: which service has which form.  ``what``: limit, remaining or reset.
 _FAMILIES: Final = (
     # X-RateLimit-Remaining (GitHub and many), …-requests and …-tokens (OpenAI, Azure)
     re.compile(r"(?:x-)?rate-?limit-(?P<what>limit|remaining|reset)(?:-(?P<unit>[a-z-]+))?"),

@@ -1,7 +1,7 @@
-"""The errors of client libraries of other services, and what they mean. Data only.
+"""The errors of client libraries of other services, and what they mean.  Data only.
 
 Errors are recognised by their attributes and by the names of their classes and modules, so no
-client library is imported. Adding a row needs no other code.
+client library is imported.  Adding a row needs no other code.
 """
 
 from __future__ import annotations
@@ -365,8 +365,8 @@ TEXTS: Final[dict[str, tuple[tuple[str, Kind], ...]]] = {
     "weaviate": (("RESOURCE_EXHAUSTED", _FULL),),
 }
 POSTGRES_DRIVERS: Final = ("psycopg", "psycopg2", "psycopg_pool", "pg8000")
-# Texts of libpq and drivers if there is no SQLSTATE, as before a connection is established. A wrong
-# password comes the same way, so the text must decide.
+# Texts of libpq and drivers if there is no SQLSTATE, as before a connection is established.  A
+# wrong password comes the same way, so the text must decide.
 _SQL_WORDS: Final = (
     "connection refused", "could not connect", "connection timed out", "timeout expired",
     "connection timeout", "connection reset", "server closed the connection",

@@ -97,7 +97,7 @@ class _Kind:
 
 
 class Repeats:
-    """Distinguishes repeated failures of one kind from news. Bounded; for one thread.
+    """Distinguishes repeated failures of one kind from news.  Bounded; for one thread.
 
     Two are of one kind if they are of one class and their reasons differ in numbers and quoted
     parts only.  A kind that was quiet for :data:`TELL_EVERY_S` is news again.

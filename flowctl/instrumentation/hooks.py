@@ -71,9 +71,9 @@ class TaskHook:
 
     A bolt's hooks run on its worker, in the thread that runs the bolt, after ``execute`` has
     returned: first the hooks for its emits, then the one for the execute, then those for acks and
-    fails. An exception fails the input as if ``execute`` had raised it (from ``bolt_fail`` it is
-    only reported). A spout's hooks run in the driver, in the thread of its callbacks; their
-    exceptions are logged. ``task_id`` is the number of the task among those of its component, from
+    fails.  An exception fails the input as if ``execute`` had raised it (from ``bolt_fail`` it is
+    only reported).  A spout's hooks run in the driver, in the thread of its callbacks; their
+    exceptions are logged.  ``task_id`` is the number of the task among those of its component, from
     0.
     """
 

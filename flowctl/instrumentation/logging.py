@@ -56,7 +56,7 @@ def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool
     ``as_json``: one JSON object a line instead, in ASCII.  ``flow_events=False`` leaves out the
     events of the core and the run, for when a view shows them.
 
-    structlog takes as long to load as the rest of a command's start, and most runs log nothing. So
+    structlog takes as long to load as the rest of a command's start, and most runs log nothing.  So
     if it is not loaded yet, it is configured with the first event that is to be written, or by
     :func:`settle`.
     """

@@ -23,7 +23,7 @@ from flowctl.instrumentation.text import REDIS_URL_VARIABLE
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-# The loop that shows a run takes a turn four times a second. A loop without a turn for this long
+# The loop that shows a run takes a turn four times a second.  A loop without a turn for this long
 # [s] hangs: longer than a pause of the whole process, shorter than a user wants to wait for a
 # restart.
 HUNG_AFTER_S: Final = 60.0
@@ -51,8 +51,8 @@ class Served(Protocol):
 class Scraped:
     """The newest snapshot of a run: a view that passes everything on to another view.
 
-    A scrape reads one attribute, so it takes no lock and never waits for the run. ``targets`` reads
-    the paced targets, for the metrics too; if that fails, the scrape goes without them.
+    A scrape reads one attribute, so it takes no lock and never waits for the run.  ``targets``
+    reads the paced targets, for the metrics too; if that fails, the scrape goes without them.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Snapshots, and paced targets, as metrics of Prometheus.
 
-Labels are bounded: bolts are labels, partitions and reasons are not. There is no label for the job,
-as a scraped process runs only one: ``flowctl_run_info`` has its name. Paced targets are those of
-all programs that share a Redis, with the figures of each of their jobs.
+Labels are bounded: bolts are labels, partitions and reasons are not.  There is no label for the
+job, as a scraped process runs only one: ``flowctl_run_info`` has its name.  Paced targets are those
+of all programs that share a Redis, with the figures of each of their jobs.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Condition = Literal["normal", "slow", "refused", "busy", "down"]
 class SlowBolt(NamedTuple):
     """A bolt that is slow: how many times slower than its stage's median, and its share.
 
-    ``factor`` is None if it acked nothing recently. ``share`` and ``equal_share`` are fractions of
+    ``factor`` is None if it acked nothing recently.  ``share`` and ``equal_share`` are fractions of
     its stage's recent records, 0…1.
     """
 

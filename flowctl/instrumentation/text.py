@@ -1,7 +1,7 @@
 """Foreign text on our screen: records, file names, errors, texts from servers and peers.
 
 Unescaped, an escape sequence in it could set the window's title or clear the screen, a newline
-could forge a line of ours, and a bidi control could reverse one. All code that shows such text
+could forge a line of ours, and a bidi control could reverse one.  All code that shows such text
 passes it through here; JSON does not need it.
 """
 

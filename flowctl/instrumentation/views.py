@@ -27,7 +27,7 @@ class BaseView:
     The first failure of a kind is logged and shown at once.  Further ones are logged at level
     debug, and summed up every few seconds, and at the end, as one ``failures_repeated`` event.
 
-    For one thread. Times on screen are counted from :meth:`start` by ``clock`` [s]: the core's own
+    For one thread.  Times on screen are counted from :meth:`start` by ``clock`` [s]: the core's own
     ``at_s`` has an arbitrary origin.
     """
 

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class _Call:
-    """The parts that sync and async calls share. Used by one thread or task."""
+    """The parts that sync and async calls share.  Used by one thread or task."""
 
     __slots__ = (
         "_began_s", "_classify", "_cost", "_gate", "_give_up_after_s", "_hard", "_holds",
@@ -62,8 +62,8 @@ class _Call:
     def throttled(self, retry_after_s: float | None = None) -> None:
         """Report a refusal of the target that the program has noticed: less is sent to the target.
 
-        ``retry_after_s``: how long it asked to be left alone; None: it didn't say. This method does
-        not wait: the permit rests, and the next call waits for it.
+        ``retry_after_s``: how long it asked to be left alone; None: it didn't say.  This method
+        does not wait: the permit rests, and the next call waits for it.
         """
         is_number = isinstance(retry_after_s, int | float) and retry_after_s >= 0  # nan is not
         if retry_after_s is not None and not is_number:
@@ -80,9 +80,9 @@ class _Call:
         """Report the limits in the headers of ``response``: what is left, and until when.
 
         Until then the remaining amount is spread evenly over the time, so that no call has to be
-        refused. Takes the responses of httpx, requests, aiohttp, openai and anthropic
-        (``with_raw_response``), a dictionary of botocore, or headers. The headers of an exception
-        are read without this. Limits of tokens count if ``cost`` is in tokens; a response without
+        refused.  Takes the responses of httpx, requests, aiohttp, openai and anthropic
+        (``with_raw_response``), a dictionary of botocore, or headers.  The headers of an exception
+        are read without this.  Limits of tokens count if ``cost`` is in tokens; a response without
         such headers says nothing.
         """
         told = told_by(response)

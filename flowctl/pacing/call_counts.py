@@ -13,10 +13,10 @@ from flowctl.core.pacing.sample import Sample
 class CallCounts(msgspec.Struct):
     """Sums since the process first called the target.  Not thread-safe: the gate's lock guards it.
 
-    ``cost`` and ``call_s`` [s] count calls that succeeded. ``waited_s`` [s] was spent before calls
-    on waiting for permits and budget. Peaks since they were last taken: ``in_flight`` (calls and
-    resting permits), ``want`` (these and waiting calls) and ``resting``. ``is_held`` and
-    ``is_rate_held``: somebody waited for a permit, or for budget. ``told_rate`` [cost/s]: what the
+    ``cost`` and ``call_s`` [s] count calls that succeeded.  ``waited_s`` [s] was spent before calls
+    on waiting for permits and budget.  Peaks since they were last taken: ``in_flight`` (calls and
+    resting permits), ``want`` (these and waiting calls) and ``resting``.  ``is_held`` and
+    ``is_rate_held``: somebody waited for a permit, or for budget.  ``told_rate`` [cost/s]: what the
     target told it takes now; 0: nothing.
     """
 

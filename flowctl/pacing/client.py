@@ -1,7 +1,7 @@
 """A worker's side of a target that many workers share: it leases permits and reports.
 
 A daemon thread exchanges four times a second while there are calls; it renews the leases even if
-all other threads wait in calls. A call itself never waits for an exchange.
+all other threads wait in calls.  A call itself never waits for an exchange.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPAN_MIN_S: Final = 0.1
 class Reporter:
     """Makes a worker's reports.
 
-    All calls need the gate's lock. ``rate``, ``known_limit``: from the last answer.
+    All calls need the gate's lock.  ``rate``, ``known_limit``: from the last answer.
     """
 
     def __init__(self, gate: Gate, settings: PaceSettings) -> None:
@@ -61,7 +61,7 @@ class Reporter:
     def report(
         self, now_s: float, ttl_s: float, decision: Decision | None, *, is_ending: bool = False
     ) -> WorkerReport:
-        """Return the report to send now. A worker that leaves gives its permits up at once.
+        """Return the report to send now.  A worker that leaves gives its permits up at once.
 
         ``is_ending``: the process ends, so it leaves.
         """
@@ -141,7 +141,7 @@ class LeaseSource:
     """A :class:`flowctl.pacing.gate.Source`; while the exchange can't be reached, it runs the law
     alone.
 
-    :meth:`start` starts the thread. The simulator has none: it calls :meth:`turn` four times a
+    :meth:`start` starts the thread.  The simulator has none: it calls :meth:`turn` four times a
     second, and :meth:`turn_early` after ``wake``, which is called with the gate's lock held.
     """
 

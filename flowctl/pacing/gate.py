@@ -191,7 +191,7 @@ class Gate:
     def leave_refused(self, after_s: float | None) -> float:
         """Note that a call was refused; return how long its caller should wait [s].
 
-        ``after_s``: the time that the target asked for; None: it asked for none. The permit rests
+        ``after_s``: the time that the target asked for; None: it asked for none.  The permit rests
         as long, up to 5 s.
         """
         with self.lock:

@@ -53,7 +53,7 @@ def gate_of(settings: PaceSettings) -> Gate:
 def renew_gate(settings: PaceSettings) -> None:
     """Forget this process' gate of the target if it has other settings and is not in use.
 
-    A Spark worker lives longer than a job: the next job may give the target another weight. Raises
+    A Spark worker lives longer than a job: the next job may give the target another weight.  Raises
     :class:`ConfigError` if the gate is in use.
     """
     key = settings.target, settings.redis, settings.job

@@ -134,7 +134,7 @@ _LOOK_MAX_S: Final = 0.5
 # given to others.
 _REMEMBERED_AFTER_S: Final = 0.5
 # If the bolts of one tuple are killed again and again, they are not frozen: its call lets no other
-# thread run (the GIL). It gets twice as long each time, until the call finishes.
+# thread run (the GIL).  It gets twice as long each time, until the call finishes.
 _DOUBLINGS_MAX: Final = 6
 
 

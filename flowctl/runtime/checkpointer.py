@@ -18,13 +18,13 @@ from flowctl.threads import GuardedThread
 
 # A bolt of ranges reports each .15 s of work, and shorter batches at the end of a block: saved each
 # .05 s, a tenth of the default interval, a kill of the driver repeats the batch in progress, and at
-# times one more. A save to Redis takes .3 ms of CPU.
+# times one more.  A save to Redis takes .3 ms of CPU.
 _RANGES_OFTEN = 10
-# Batches of ranges end no more often than this [s]. If saves are further apart than that, hurrying
+# Batches of ranges end no more often than this [s].  If saves are further apart than that, hurrying
 # one for a short batch changes nothing.
 _HURRY_BELOW_S = PROGRESS_EVERY_S
-# If a save takes long, as in an object store, saves take at most this share of the time. Not less:
-# on a busy machine a save to Redis takes 20 ms. If bolts wait for saves, and these take no longer
+# If a save takes long, as in an object store, saves take at most this share of the time.  Not less:
+# on a busy machine a save to Redis takes 20 ms.  If bolts wait for saves, and these take no longer
 # than a batch, they may take twice that share: half of the time.
 _SAVE_SHARE = 0.2
 _NOT_BEGUN = PartitionCheckpoint()  # like a partition that is not saved
@@ -132,7 +132,7 @@ class Checkpointer(GuardedThread):
         """Save the records that are about to be sent, waiting for an unavailable store; False:
         don't send.
 
-        Called by the reader's thread; the checkpointer's own is not started in that mode. Saves
+        Called by the reader's thread; the checkpointer's own is not started in that mode.  Saves
         once even if the run is stopping: offered records that are not saved hold back earlier ones.
         """
         for wait_s in self._away.waits():

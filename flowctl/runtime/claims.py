@@ -1,9 +1,9 @@
 """What a bolt reports is checked against what it was given before it is used.
 
 A peer with the run's key may still send something wrong: because of another version, a defect,
-failing memory, or a stolen key. None of that may end the run, move another bolt's tuples, or spoil
-the estimates made from times. So each frame is checked once, when it arrives; what can't be true is
-a breach, and the peer that sent it is dropped.
+failing memory, or a stolen key.  None of that may end the run, move another bolt's tuples, or spoil
+the estimates made from times.  So each frame is checked once, when it arrives; what can't be true
+is a breach, and the peer that sent it is dropped.
 
 A report that can be true but no longer matters is not a breach: bolts report late on tuples that
 were given to others meanwhile or are done.  They are judged by what they were ever sent.

@@ -29,8 +29,8 @@ class Reports(NamedTuple):
 class SavesTold:
     """Which reports on ranges are saved, to tell the bolts.
 
-    Not thread-safe: the caller holds the control's lock. ``is_awaited``: bolts wait for the save of
-    some of the last reports.
+    Not thread-safe: the caller holds the control's lock.  ``is_awaited``: bolts wait for the save
+    of some of the last reports.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class SavesTold:
 class LongCalls:
     """Long calls of ``process`` that the bolts of a run report.
 
-    Not thread-safe: guarded by the lock of :class:`.RunControl`. ``overdue`` counts the calls that
+    Not thread-safe: guarded by the lock of :class:`.RunControl`.  ``overdue`` counts the calls that
     took longer than ``call.timeout_s``.
     """
 
@@ -110,7 +110,7 @@ class LongCalls:
         self._told.pop(bolt, None)
 
     def left(self, bolt: str, *, is_stuck: bool) -> None:
-        """Note that ``bolt`` left. ``is_stuck``: because a call does not return."""
+        """Note that ``bolt`` left.  ``is_stuck``: because a call does not return."""
         if not is_stuck:
             self._told.pop(bolt, None)
 

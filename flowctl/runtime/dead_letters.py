@@ -15,13 +15,13 @@ from flowctl.runtime.control import RunControl
 from flowctl.threads import GuardedThread
 
 # Letters that are written in one step if the port can: at 2.5 ms per fsync, 20 000 rejects took 55
-# s one by one; this way they need a fifth of a second. More would save nothing, and their text is
+# s one by one; this way they need a fifth of a second.  More would save nothing, and their text is
 # in memory all at once.
 TOGETHER_MAX: Final = 256
 
 
 class DeadLetters(GuardedThread):
-    """Keeps tuples in order, all waiting ones in one step. A tuple counts as done only after the
+    """Keeps tuples in order, all waiting ones in one step.  A tuple counts as done only after the
     port has returned.
 
     If the port raises, the run ends, as it would without a dead letter store.

@@ -181,7 +181,7 @@ class FileCheckpointStore(StateStore):
             return self._read(job, path).stored
 
     def clear(self, job: str) -> bool:
-        """See :class:`flowctl.ports.CheckpointStore`. Also removes a file that can't be read."""
+        """See :class:`flowctl.ports.CheckpointStore`.  Also removes a file that can't be read."""
         try:
             return super().clear(job)
         except CheckpointCorruptError:

@@ -203,8 +203,8 @@ class Records:
                     raise self._too_few(self._next, self._start) from None
                 self._check_count(self._next)
                 return self._chunk(records) if records else self._at_end()
-            # Kept for the next call too, which would otherwise see the end. SystemExit as well: the
-            # values before it are processed.
+            # Kept for the next call too, which would otherwise see the end.  SystemExit as well:
+            # the values before it are processed.
             except (Exception, SystemExit, GeneratorExit) as error:
                 self._error = error
                 break

@@ -67,7 +67,7 @@ class Launch:
         self.failure: FlowctlError | None = None  # the argument of :meth:`fail`
 
     def fail(self, error: FlowctlError) -> None:
-        """End the run because of ``error``, or do not begin it. For any thread."""
+        """End the run because of ``error``, or do not begin it.  For any thread."""
         self.failure = error
         if self._run is not None:
             self._run.control.fail(error)

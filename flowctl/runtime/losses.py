@@ -19,7 +19,7 @@ from flowctl.ports import CountingDeadLetter, DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
 
 # Records from which on a share counts, as a share of fewer says little: at 0.1 % the first bad
-# record among the first 999 would end the run, however good the rest is. At the end the share is
+# record among the first 999 would end the run, however good the rest is.  At the end the share is
 # exact, however few records there were.
 SHARE_COUNTS_FROM: Final = 1_000
 REASONS_TOLD: Final = 3
@@ -131,7 +131,7 @@ class Losses:
     ) -> BaseException | None:
         """Return what ended a run: ``error``, with the final numbers, or the losses.
 
-        ``kept_nowhere``: records rejected by all runs that are in no dead letter. If losses ended
+        ``kept_nowhere``: records rejected by all runs that are in no dead letter.  If losses ended
         the run, the error says how many there were in the end.
         """
         ours = counters.records_rejected if self._dead_letter is None else 0

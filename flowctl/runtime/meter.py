@@ -127,7 +127,7 @@ _PARTITIONS_SHOWN = 20  # a screenful
 _BOLTS_READ_PER_S = 1_000
 _PAUSE_MOST_S = 1.0
 # If there are more bolts, this many are read in turn, and the others keep their last values for a
-# snapshot or two: a view shows no more than a screenful. Totals are not sums over these.
+# snapshot or two: a view shows no more than a screenful.  Totals are not sums over these.
 _BOLTS_READ = 1_000
 
 
@@ -208,7 +208,7 @@ class Meter:
             counters, down = copy(core.counters), core.target_down
             measured = core.measure() if isinstance(core, MeasuringCore) else None
             if measured is not None:
-                # Counted in positions, not records. A kill repeats what was not saved, and the
+                # Counted in positions, not records.  A kill repeats what was not saved, and the
                 # batches in progress, whose records are unknown here.
                 share = measured.records_per_position
                 counters.max_in_flight_records = round(share * counters.max_in_flight_records)
@@ -357,7 +357,7 @@ class Meter:
 class _Outlook:
     """Estimates how long the rest takes at the recent rate.
 
-    For one thread. The rate is that of the last few seconds; if progress comes in few steps,
+    For one thread.  The rate is that of the last few seconds; if progress comes in few steps,
     because each bolt reports once a minute, it is that of enough steps for a steady estimate.
     """
 

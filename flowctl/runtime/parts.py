@@ -226,7 +226,7 @@ def store_of(given: Any) -> CheckpointStore:
 def default_store() -> CheckpointStore:
     """Return the store of the Redis in FLOWCTL_REDIS_URL; without it files on this machine.
 
-    In memory if such files can't be written. `flowctl checkpoint` looks in the same place.
+    In memory if such files can't be written.  `flowctl checkpoint` looks in the same place.
     """
     if url := os.environ.get(REDIS_URL_VARIABLE):
         return redis_store(url)

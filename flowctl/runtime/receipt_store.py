@@ -126,7 +126,7 @@ class ReceiptStore:
         epoch = self._inner.acquire(job)
         newest = self._manifest.newest_base()
         # A store that lost its data, or one in memory on a machine whose clock is behind, starts
-        # below. Each call gives a larger epoch, so this also fences by it.
+        # below.  Each call gives a larger epoch, so this also fences by it.
         while newest is not None and epoch <= newest[0]:
             epoch = self._inner.acquire(job)
         entries = compacted(self._known())

@@ -1,8 +1,8 @@
-"""Receipts: what ``process`` returned for the records that it did, kept with the acks. Pure.
+"""Receipts: what ``process`` returned for the records that it did, kept with the acks.  Pure.
 
-A manifest is a log of :class:`Entry`, in the order in which the acks were accepted. It is the truth
-about which results count; the checkpoint is derived from it. A result that no accepted entry names,
-such as the file of a bolt that died after writing it, does not exist for readers.
+A manifest is a log of :class:`Entry`, in the order in which the acks were accepted.  It is the
+truth about which results count; the checkpoint is derived from it.  A result that no accepted entry
+names, such as the file of a bolt that died after writing it, does not exist for readers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from flowctl.core.records import AckedRange, Checkpoint, LostRange, PartitionChe
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """``[start, stop)`` of ``partition`` is done; it holds ``records``.
 
-    ``receipts`` together hold all its results: records that were left out have none. An empty span
-    with receipts is possible too, if the rest of a part is settled otherwise. ``kept_nowhere`` of
+    ``receipts`` together hold all its results: records that were left out have none.  An empty span
+    with receipts is possible too, if the rest of a part is settled otherwise.  ``kept_nowhere`` of
     its records were rejected and are in no dead letter.
     """
 
@@ -34,8 +34,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Segment(msgspec.Struct, frozen=True, gc=False):
     """Entries that were written in one step by the driver of ``epoch``.
 
-    A driver begins with a ``base``: all earlier entries that it adopts. From then on entries of
-    older drivers do not count. ``number`` counts the segments of one driver. Its random ``token``
+    A driver begins with a ``base``: all earlier entries that it adopts.  From then on entries of
+    older drivers do not count.  ``number`` counts the segments of one driver.  Its random ``token``
     tells it from another driver that believes it has the same epoch.
     """
 
@@ -49,7 +49,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 def accepted(segments: Iterable[Segment]) -> list[Entry]:
     """Return the entries that count, each position at most once.
 
-    The newest base counts, and the entries that the same driver added to it. The order of
+    The newest base counts, and the entries that the same driver added to it.  The order of
     ``segments`` does not matter.
     """
     return disjoint(written(segments))

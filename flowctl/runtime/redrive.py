@@ -1,7 +1,7 @@
 """Redrive: dead letters that are processed again, before the records of the producer.
 
 Each redrive is a separate partition: in the source's partition these positions count as done, and a
-sink may remember them as written. A letter is deleted only once the saved checkpoint covers it, so
+sink may remember them as written.  A letter is deleted only once the saved checkpoint covers it, so
 a kill at any moment loses none; the next run resumes from the checkpoint.
 """
 

@@ -61,7 +61,7 @@ INACTIVE_POLL_S: Final = 0.1
 
 
 class Spout(Protocol):
-    """The object that the loop drives. All calls come from the loop's thread; none may block."""
+    """The object that the loop drives.  All calls come from the loop's thread; none may block."""
 
     @property
     def is_active(self) -> bool:
@@ -196,7 +196,7 @@ class Outlets(NamedTuple):
 
 
 class Sender(GuardedThread):
-    """Drives the core until the run is finished. ``events`` is drained by the view.
+    """Drives the core until the run is finished.  ``events`` is drained by the view.
 
     Its loop (:class:`flowctl.runtime.sender.SpoutLoop`) drives this object.  It is active from when
     bolts for all stages are connected until the run stops.
@@ -288,7 +288,7 @@ class Sender(GuardedThread):
         self._logger.log(logging.DEBUG, "spout_activated")
 
     def deactivate(self) -> None:
-        """Stop sending: acks are still taken. Ranges end after the batch in progress."""
+        """Stop sending: acks are still taken.  Ranges end after the batch in progress."""
         core = self._control.core
         if isinstance(core, RangeCore):
             with self._control.lock:

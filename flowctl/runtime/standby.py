@@ -38,15 +38,15 @@ class LeasingStore(Protocol):
     def lease(self, job: str, owner: str, for_s: float) -> str:
         """Give ``owner`` the lease of ``job`` for ``for_s`` if it is free or already its own.
 
-        Returns the holder, "" if there is none. ``for_s`` 0 gives the lease up, and with the owner
-        "" only asks. The store's clock decides, and the lease does not fence: epochs do.
+        Returns the holder, "" if there is none.  ``for_s`` 0 gives the lease up, and with the owner
+        "" only asks.  The store's clock decides, and the lease does not fence: epochs do.
         """
 
 
 class Standby:
     """Waits for the lease of ``job`` in ``store``, then holds it.  For one thread.
 
-    ``say`` gets lines to show. Raises :class:`ConfigError` for a store that has no leases.
+    ``say`` gets lines to show.  Raises :class:`ConfigError` for a store that has no leases.
     """
 
     def __init__(

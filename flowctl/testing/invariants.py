@@ -141,7 +141,7 @@ def _check_deadline(core: KeepingCore) -> None:
         spoke_s = consumer.heard_at_s + core.settings.timeout.suspect_s
         due_s = max(core.due_s(consumer.bolt), spoke_s)
         if consumer.watches_signs:
-            # The patience with a bolt shrinks as other bolts show what a tuple takes. No alarm is
+            # The patience with a bolt shrinks as other bolts show what a tuple takes.  No alarm is
             # set for that: the existing one rings when the newest tuple is overdue.
             due_s = max(due_s, consumer.armed_at_s + consumer.rtt.rto_s)
         _require(consumer.alarm_s <= due_s, f"{consumer.bolt}: nothing will check it in time")

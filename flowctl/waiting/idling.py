@@ -17,7 +17,7 @@ from flowctl.waiting.strategies import WaitStrategy
 # -- Episodes of waiting.  Time comes in as an argument ----------------------------------------
 
 
-# A loop with full windows waits for milliseconds many times a second, which is detail. A longer
+# A loop with full windows waits for milliseconds many times a second, which is detail.  A longer
 # wait than this [s] may be of interest, and can't occur more often.
 LONG_S: Final = 5.0
 # As long as the minimum RTO [s]: from here on tuples expire because their acks are not taken.

@@ -7,7 +7,7 @@ Three messages of fixed size, HMAC-SHA256 over both sides' fresh nonces::
     bolt  → spout   proof "bolt"
 
 The proofs carry different labels, so neither side's proof can be sent back to it; fresh nonces make
-a recording useless. The key never goes over the wire.
+a recording useless.  The key never goes over the wire.
 """
 
 from __future__ import annotations

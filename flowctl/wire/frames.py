@@ -66,7 +66,7 @@ class Dying(Message, frozen=True, tag=19):
     """Bolt → spout, the last frame of a bolt that ``process`` ends, with the reason.
 
     ``is_told``: the tuple that ended it was reported as failed, so no other tuple that it holds is
-    to blame. ``is_stuck``: its threads are still in calls, and it comes back when these return.
+    to blame.  ``is_stuck``: its threads are still in calls, and it comes back when these return.
     """
 
     reason: str

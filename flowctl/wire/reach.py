@@ -1,7 +1,7 @@
 """Whether the other machine still answers: asked of the kernel, not of the process there.
 
-A process that is busy or frozen says nothing, but its kernel goes on answering. A machine that is
-cut off, or has no power, does not answer at all. Only Linux reports this; elsewhere every machine
+A process that is busy or frozen says nothing, but its kernel goes on answering.  A machine that is
+cut off, or has no power, does not answer at all.  Only Linux reports this; elsewhere every machine
 seems to answer.
 """
 

@@ -2,11 +2,11 @@
 
 msgpack knows None, bool, int of 64 bits, float, str, bytes, lists and dicts. msgspec also takes
 datetimes, Decimals, tuples and more, and sends them as text or lists, which would go unnoticed
-until the value is used. So every value is checked before it is sent. A value of plain parts is sent
-as it is. In any other value, the parts that msgpack would change are wrapped in extension types,
-each with its own code, and the whole in one more (:data:`_WHOLE`), so that a frame has one
-extension per value. The codes are part of the wire format and of everything that stores values (ADR
-12): their meaning never changes.
+until the value is used.  So every value is checked before it is sent.  A value of plain parts is
+sent as it is.  In any other value, the parts that msgpack would change are wrapped in extension
+types, each with its own code, and the whole in one more (:data:`_WHOLE`), so that a frame has one
+extension per value.  The codes are part of the wire format and of everything that stores values
+(ADR 12): their meaning never changes.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _unpacked(code: int, data: memoryview) -> Packed:
 
 
 def _are_plain(values: Sequence[Any]) -> bool:
-    """Whether msgpack carries all of ``values`` exactly. Checked level by level, as calls cost
+    """Whether msgpack carries all of ``values`` exactly.  Checked level by level, as calls cost
     most.
 
     They have been encoded before, so none of them contains itself.

@@ -34,8 +34,8 @@ IDLE_LOOKED_AT: Final = 64
 class WorkStealing:
     """Asks the bolts with most work left to give back their newest tuples, one for each idle bolt.
 
-    Does nothing until :meth:`start`, when there is nothing left to send. Each question costs O(log
-    N) amortised: the heap holds the work that a bolt had before, and is refreshed lazily. Not
+    Does nothing until :meth:`start`, when there is nothing left to send.  Each question costs O(log
+    N) amortised: the heap holds the work that a bolt had before, and is refreshed lazily.  Not
     thread-safe.
     """
 
@@ -224,7 +224,7 @@ class Hedging:
     """Finds the tuple that will be last, and an idle bolt that would be sooner.
 
     An overdue tuple is expected to take as long again as it is late already, as nothing else is
-    known of it. O(log n) a question. Part of ``TupleCore``, not thread-safe.
+    known of it.  O(log n) a question.  Part of ``TupleCore``, not thread-safe.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Hedging:
         self._again_s: float | None = None
 
     def start(self, now_s: float, *, tuples: int, work_s: float) -> None:
-        """Begin: nothing is left to send. ``tuples`` and ``work_s`` are the totals of the run.
+        """Begin: nothing is left to send.  ``tuples`` and ``work_s`` are the totals of the run.
 
         O(n log n).
         """

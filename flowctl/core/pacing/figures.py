@@ -16,9 +16,9 @@ from flowctl.core.pacing.leases import Claim, Sums
 class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one target.
 
-    A worker used it ``seen_s`` ago. ``recent``: the sums of the last ``recent_s`` seconds of its
-    use; ``jobs``: all sums, by job. ``leased``: permits that workers hold. ``operator``: bounds set
-    by hand. ``rate``: the rate it takes [cost/s], as far as that was learned.
+    A worker used it ``seen_s`` ago.  ``recent``: the sums of the last ``recent_s`` seconds of its
+    use; ``jobs``: all sums, by job.  ``leased``: permits that workers hold.  ``operator``: bounds
+    set by hand.  ``rate``: the rate it takes [cost/s], as far as that was learned.
     """
 
     target: str
@@ -69,9 +69,9 @@ _STEP_S: Final = 0.9
 class TargetFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one process knows of a target that it calls.
 
-    ``process`` is the same in all reports of a process. ``is_shared``: the limit is for all
-    processes that share the target together; False: this process has learned it alone. The sums are
-    as in :class:`flowctl.core.pacing.leases.Sums`, since the process began.
+    ``process`` is the same in all reports of a process.  ``is_shared``: the limit is for all
+    processes that share the target together; False: this process has learned it alone.  The sums
+    are as in :class:`flowctl.core.pacing.leases.Sums`, since the process began.
     """
 
     process: str
@@ -96,10 +96,11 @@ class TargetFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class TargetView(msgspec.Struct, frozen=True, kw_only=True):
     """A target that a run's processes call: its limit, and what this run uses of it.
 
-    ``limit``: calls at once of all processes that share the target, ``reason`` says why. ``alone``:
-    how many processes have learned a separate limit; ``limit`` is the sum of these. ``used``: this
-    run's calls in flight, on average over the last :data:`OVER_S` seconds, as are ``calls_per_s``
-    and ``refused_share``, 0 to 1. ``waited_s``: how long its calls waited so far, all together.
+    ``limit``: calls at once of all processes that share the target, ``reason`` says why.
+    ``alone``: how many processes have learned a separate limit; ``limit`` is the sum of these.
+    ``used``: this run's calls in flight, on average over the last :data:`OVER_S` seconds, as are
+    ``calls_per_s`` and ``refused_share``, 0 to 1.  ``waited_s``: how long its calls waited so far,
+    all together.
     """
 
     target: str
@@ -125,7 +126,7 @@ class SeenTargets:
         self._silent: dict[tuple[str, str, str], float] = {}  # how long their calls had waited
 
     def take(self, figures: TargetFigures, now_s: float) -> None:
-        """Take the report of a process. Several of its bolts may report the same."""
+        """Take the report of a process.  Several of its bolts may report the same."""
         key = figures.process, figures.target, figures.job
         told = self._told.setdefault(key, deque())
         self._silent.pop(key, None)

@@ -41,7 +41,7 @@ _FULL: Final = 0.8
 # second or so.
 _STABLE_S: Final = 2.5
 # A limit that refusals have set may be far too low until it is tried again, after 150 calls
-# (:mod:`flowctl.core.limit`). If calls are so slow that this takes longer than ten seconds, the
+# (:mod:`flowctl.core.limit`).  If calls are so slow that this takes longer than ten seconds, the
 # limit is accepted as it is: a live service waits while the target is full.
 _STABLE_UNSURE_S: Final = 10.0
 # The next learning lasts at least this long [s]: enough for a step up and its effect.
@@ -122,7 +122,7 @@ class Headroom:
     ) -> None:
         """Take a sample while learning.
 
-        ``is_found``: the target is the limit, not only the start. ``is_sure``: more was tried.
+        ``is_found``: the target is the limit, not only the start.  ``is_sure``: more was tried.
         """
         if self._since_s < 0 or not _is_same(limit, self._limit):
             self._limit, self._since_s = limit, now_s
@@ -177,7 +177,7 @@ def _is_same(limit: int, other: int) -> bool:
 _QUICK, _FINE = 2.0, 1.25  # slow start doubles; once doubling gained little, by a quarter
 # Keep a step that yields this share of linear scaling.
 _GAIN_SHARE: Final = 0.5
-# A level is measured over this many calls, and this many rounds of all calls in flight. Its mean
+# A level is measured over this many calls, and this many rounds of all calls in flight.  Its mean
 # duration is then known to some 10 % while the limit doubles (which must raise the goodput by 50
 # %), and to some 5 % while it grows by a quarter (which must raise it by 12 %).
 _CALLS_MIN: Final = {_QUICK: 32, _FINE: 128}
@@ -186,7 +186,7 @@ _ROUNDS: Final = {_QUICK: 4, _FINE: 16}
 _REACHED: Final = 0.8
 # Calls of a minute must not cause a start of an hour: this time [s] is enough if any calls ended.
 _SPAN_MAX_S: Final = 30.0
-# If calls take this long [s], measuring a level would take minutes. If they take no longer than at
+# If calls take this long [s], measuring a level would take minutes.  If they take no longer than at
 # the level before, four times as many are tried after each round.
 _LONG_CALL_S: Final = 2.0
 _LONG_FACTOR: Final = 4.0
@@ -340,10 +340,10 @@ class Bounds(NamedTuple):
 class TargetLaw:
     """``limit``: calls in flight that the target is given; ``reason``: why, for display.
 
-    ``rate``: cost a second that it is given; infinite without a bound. ``leave``: the share of the
-    learned limit that is left to others. ``tick_s``: the time between samples, and until a decision
-    reaches the callers. ``known``: the limit that another process has learned; None: nothing is
-    known. Pure; not thread-safe; O(1) per sample.
+    ``rate``: cost a second that it is given; infinite without a bound.  ``leave``: the share of the
+    learned limit that is left to others.  ``tick_s``: the time between samples, and until a
+    decision reaches the callers.  ``known``: the limit that another process has learned; None:
+    nothing is known.  Pure; not thread-safe; O(1) per sample.
     """
 
     __slots__ = (

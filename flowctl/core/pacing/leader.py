@@ -18,7 +18,7 @@ from flowctl.core.pacing.sample import Sample
 # on its way.
 
 
-# A permit moves when another worker lacks this many more permit-seconds than its holder. With two
+# A permit moves when another worker lacks this many more permit-seconds than its holder.  With two
 # or more workers for each permit it moves after 8 s, and is idle for some .2 s of that.
 _KEPT: Final = 8.0
 # No worker is owed more permit-seconds than this: a worker is not owed the permits it missed while
@@ -27,7 +27,7 @@ _OWED_MAX: Final = 2 * _KEPT
 
 
 def fair(total: float, claims: Sequence[tuple[float, float]]) -> list[float]:
-    """Share ``total`` by weight; no claim gets more than it wants. ``claims``: (weight, want)."""
+    """Share ``total`` by weight; no claim gets more than it wants.  ``claims``: (weight, want)."""
     shares = [0.0] * len(claims)
     # The claim that wants least for its weight is satisfied first; the others share the rest.
     order = sorted(range(len(claims)), key=lambda i: claims[i][1] / claims[i][0])
@@ -41,7 +41,7 @@ def fair(total: float, claims: Sequence[tuple[float, float]]) -> list[float]:
 
 
 class Shares:
-    """The leader's memory of which workers lacked permits. Pure; not thread-safe."""
+    """The leader's memory of which workers lacked permits.  Pure; not thread-safe."""
 
     __slots__ = ("_at_s", "_owed")
 
@@ -155,7 +155,7 @@ class Law(Protocol):
 
 
 class Leader:
-    """The law, and the memory of which worker lacked what. Pure; not thread-safe.
+    """The law, and the memory of which worker lacked what.  Pure; not thread-safe.
 
     A worker that takes over begins at the limit that was stored.
     """
@@ -187,7 +187,7 @@ class Leader:
         self._law = None
 
     def decide(self, reply: Reply) -> Decision | None:
-        """Return what changes; None: nothing. ``reply`` has a table."""
+        """Return what changes; None: nothing.  ``reply`` has a table."""
         table = reply.table
         assert table is not None
         law = self._law

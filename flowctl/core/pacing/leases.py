@@ -22,8 +22,8 @@ _AIM: Final = 0.99
 class RateGate:
     """When the next call may begin.  Pure; not thread-safe.
 
-    ``rate``: cost a second; infinite: no budget; 0: none left for this process. ``saves_call``: a
-    late call does not delay the calls after it. This is for a rate that was learned from calls:
+    ``rate``: cost a second; infinite: no budget; 0: none left for this process.  ``saves_call``: a
+    late call does not delay the calls after it.  This is for a rate that was learned from calls:
     there, unused rate would be learned as a lower rate.
     """
 
@@ -113,11 +113,11 @@ class Sums(NamedTuple):
 class Claim(NamedTuple):
     """What a worker reports about itself.
 
-    ``want``: calls at once that it could use; ``want_rate``: cost a second. ``holds``: permits that
-    it has: the most it may use before it reads the answer; ``in_flight``: the most at once since
-    its last report, with those that rest; ``is_held``: a caller waited for a permit; ``resting``:
-    permits that rest after a refusal; ``told_rate``: what the target told it that all together may
-    use [cost/s], 0: nothing.
+    ``want``: calls at once that it could use; ``want_rate``: cost a second.  ``holds``: permits
+    that it has: the most it may use before it reads the answer; ``in_flight``: the most at once
+    since its last report, with those that rest; ``is_held``: a caller waited for a permit;
+    ``resting``: permits that rest after a refusal; ``told_rate``: what the target told it that all
+    together may use [cost/s], 0: nothing.
     """
 
     worker: str
@@ -147,7 +147,7 @@ class Decision(NamedTuple):
 class WorkerReport(NamedTuple):
     """A worker's side of one exchange.
 
-    ``done``: the sums since its last answered report. ``rate``: its share of the budget;
+    ``done``: the sums since its last answered report.  ``rate``: its share of the budget;
     ``known_limit`` counts if no limit is stored.
     """
 
@@ -164,9 +164,9 @@ class WorkerReport(NamedTuple):
 class Table(NamedTuple):
     """What a leader gets: all workers with a lease, and the sums over all workers ever.
 
-    ``goals``: the permits and rates that they were given. ``least``, ``most``: bounds that an
-    operator has set. ``resets``: how often an operator reset what was learned. ``budget``: the rate
-    that users allow, ``rate``: the learned rate [cost/s]; 0: no bound.
+    ``goals``: the permits and rates that they were given.  ``least``, ``most``: bounds that an
+    operator has set.  ``resets``: how often an operator reset what was learned.  ``budget``: the
+    rate that users allow, ``rate``: the learned rate [cost/s]; 0: no bound.
     """
 
     claims: tuple[Claim, ...]
@@ -182,10 +182,10 @@ class Table(NamedTuple):
 class Reply(NamedTuple):
     """The answer to a worker in one exchange.
 
-    ``now_s`` is the clock of the shared store. ``rate``: its share of ``budget``, which is the
+    ``now_s`` is the clock of the shared store.  ``rate``: its share of ``budget``, which is the
     smaller of the user's and the learned one (``is_learned``) [cost/s]; a budget of 0: there is
-    none. ``workers``: how many share the target. ``table``: this worker leads. ``reason``: why the
-    limit is what it is.
+    none.  ``workers``: how many share the target.  ``table``: this worker leads.  ``reason``: why
+    the limit is what it is.
     """
 
     now_s: float

@@ -79,8 +79,8 @@ _PERIODS: Final = (1.0, 5.0, 10.0, 15.0, 30.0, 60.0, 300.0, 600.0, 900.0, 3600.0
 
 
 class State(Enum):
-    """FREE: no rate is known. TRIAL: an experiment is under way. HELD: the limit is a rate. CLOSED:
-    the target takes nothing just now.
+    """FREE: no rate is known.  TRIAL: an experiment is under way.  HELD: the limit is a rate.
+    CLOSED: the target takes nothing just now.
     """
 
     FREE = auto()
@@ -116,7 +116,7 @@ class _Sum(NamedTuple):
 
 
 class LearnedRate:
-    """``most`` cost a second; infinite while no rate is known. ``reason``: why, for display.
+    """``most`` cost a second; infinite while no rate is known.  ``reason``: why, for display.
     ``mean_cost``: of recent calls.
 
     Pure; not thread-safe; O(1) per sample, amortised.
@@ -312,7 +312,7 @@ class LearnedRate:
         """Note that the target takes calls again: the calls that succeeded from one opening to the
         next are its rate.
 
-        That holds if the time between is a usual window, or the same as the last. Otherwise the
+        That holds if the time between is a usual window, or the same as the last.  Otherwise the
         target was away, and takes as much as before again.
         """
         least_s, most_s = self._asked_at_s - self._opened_at_s, now_s - self._opened_at_s

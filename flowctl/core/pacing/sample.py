@@ -10,10 +10,10 @@ from flowctl.core.pacing.leases import Sums
 class Sample(NamedTuple):
     """Sums over ``span_s`` seconds.
 
-    ``cost`` and ``call_s`` are of the calls that succeeded. ``in_flight`` is the most calls at
+    ``cost`` and ``call_s`` are of the calls that succeeded.  ``in_flight`` is the most calls at
     once, ``resting`` how many of them rest after a refusal; for many processes the sum over them.
     ``is_held``: some caller waited for a permit; ``is_rate_held``: one that had a permit waited for
-    budget. ``told_rate``: the rate that the target says it takes [cost/s]; 0: it says nothing.
+    budget.  ``told_rate``: the rate that the target says it takes [cost/s]; 0: it says nothing.
     """
 
     span_s: float

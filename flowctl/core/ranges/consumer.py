@@ -25,10 +25,10 @@ class PositionPace(NamedTuple):
 class RangeConsumer(AdaptiveFlowConsumer):
     """As :class:`AdaptiveFlowConsumer`; work is counted in positions.  Not thread-safe.
 
-    Each report of progress is measured like the ack of a tuple: how long its positions took. So the
-    window is counted in the work of one report, and a bolt gets its next range shortly before it
-    has finished its current one. ``positions_done``: since it came; ``moved_at_s``: when it last
-    reported progress; ``call_s``: as its last :class:`Progress` said.
+    Each report of progress is measured like the ack of a tuple: how long its positions took.  So
+    the window is counted in the work of one report, and a bolt gets its next range shortly before
+    it has finished its current one.  ``positions_done``: since it came; ``moved_at_s``: when it
+    last reported progress; ``call_s``: as its last :class:`Progress` said.
     """
 
     __slots__ = ("call_s", "empty_positions", "moved_at_s", "positions_done")

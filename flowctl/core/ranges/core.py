@@ -2,7 +2,7 @@
 
 Beside :class:`flowctl.core.spout.SpoutCore`, over the same :class:`TupleCore`: a tuple holds spans
 of positions in place of records, is acked part by part, and can be split while a bolt is working on
-it. Every position that is not done is in exactly one place: waiting, or in one tuple.
+it.  Every position that is not done is in exactly one place: waiting, or in one tuple.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def for_ranges(settings: CoreSettings) -> CoreSettings:
             " saved as it is done, not before it is begun.",
             remedy="Use at_least_once, or a source by value such as TextLines or KafkaTopics.",
         )
-    # A late range is split, not run twice. Sink times are reported for parts of ranges, which the
+    # A late range is split, not run twice.  Sink times are reported for parts of ranges, which the
     # sink guard does not support.
     dispatch = msgspec.structs.replace(settings.dispatch, sink_guard=False)
     hedge = HedgeSettings(enabled=False)
@@ -59,7 +59,7 @@ def for_ranges(settings: CoreSettings) -> CoreSettings:
 
 
 # Long enough that a range costs the driver and the source next to nothing (one message, one open),
-# short enough that an unknown cost in it shows soon. A begun range can be split, so no bolt has to
+# short enough that an unknown cost in it shows soon.  A begun range can be split, so no bolt has to
 # wait for its end (shared/ranges.md: 1 to 4 s make no difference to the makespan).
 RANGE_S = 2.0
 # The shortest range [s]: opening a file on a disk and sending a range takes some 2 ms.
@@ -91,7 +91,7 @@ def positions_for(consumer: RangeConsumer, first: int, work_s: float = RANGE_S) 
 
 
 class ByReference(KeepingCore):
-    """Refuses the calls that are for records by value. Pure; not thread-safe."""
+    """Refuses the calls that are for records by value.  Pure; not thread-safe."""
 
     def offer(
         self,
@@ -146,9 +146,9 @@ class RangeCore(ByReference):
     ) -> None:
         """As :class:`flowctl.core.spout.SpoutCore`.  ``range_s``: how long a range should be [s].
 
-        ``keeps_receipts``: receipts of ``process`` are kept with the part that they belong to. Then
-        a part counts as done only if its bolt still had all of it to do: late progress would keep
-        rows twice.
+        ``keeps_receipts``: receipts of ``process`` are kept with the part that they belong to.
+        Then a part counts as done only if its bolt still had all of it to do: late progress would
+        keep rows twice.
 
         Raises :class:`ConfigError` for guarantees that ranges can't give.
         """
@@ -178,13 +178,13 @@ class RangeCore(ByReference):
     def offer_extents(self, extents: Mapping[str, Extent]) -> None:
         """Take the extents of the source's partitions, as just looked up.
 
-        ``end_of_input`` follows once none of them grows any more. Raises
+        ``end_of_input`` follows once none of them grows any more.  Raises
         :class:`flowctl.errors.SourceError` if a partition's identity changed.
         """
         self.intake.offer(extents)
 
     def checkpoint(self) -> Checkpoint:
-        """Return what a restart continues from. A pure read; O(partitions + ranges)."""
+        """Return what a restart continues from.  A pure read; O(partitions + ranges)."""
         return self.intake.checkpoint()
 
     def poll_receipts(self) -> Receipts | None:
@@ -255,9 +255,7 @@ class RangeCore(ByReference):
     # -- bolts answer --------------------------------------------------------------------
 
     def on_progress(self, bolt: str, epoch: int, told: Progress, *, now_s: float) -> AckOutcome:
-        """Take a bolt's report on a part of a range. What was done before is counted and
-        ignored.
-        """
+        """Take a bolt's report on a part of a range.  What was done before is counted and ignored."""
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
@@ -357,7 +355,7 @@ class RangeCore(ByReference):
         """Take the failure of a part: ``process`` raised, or the target refused.
 
         The part becomes a separate tuple that is treated like other failed tuples; the rest stays
-        where it is. A late fault counts as well: then the rest goes to any bolt.
+        where it is.  A late fault counts as well: then the rest goes to any bolt.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
@@ -471,7 +469,7 @@ class RangeCore(ByReference):
         return low <= start <= stop <= high
 
     def measure(self) -> Measured:
-        """Return how much of the source is done. O(partitions and their ranges)."""
+        """Return how much of the source is done.  O(partitions and their ranges)."""
         return Measured(*self.intake.progress, self._settling.records_share())
 
     # -- what is given up ----------------------------------------------------------------

@@ -29,7 +29,7 @@ from flowctl.errors import SourceError
 class RangeLedger:
     """The positions of one partition that are done, and the number of records in them.
 
-    Continues from ``restored``. Not thread-safe.
+    Continues from ``restored``.  Not thread-safe.
     """
 
     __slots__ = ("_base", "_counts", "_done", "extent", "lost", "partition")
@@ -133,7 +133,7 @@ def _integer(partition: str, position: Position) -> int:
 # -- What there is to do of a source by reference ----------------------------------------------
 
 
-# The first range of a bolt of which nothing is known: one block, as readers read it at once. At a
+# The first range of a bolt of which nothing is known: one block, as readers read it at once.  At a
 # millisecond a record that may be ten seconds of work, but reports of progress show that early, and
 # a begun range can be split.
 _FIRST_BYTES = 1 << 20
@@ -165,11 +165,11 @@ class RangeBacklog(SendBuffer):
         self.records += measure(pieces)
 
     def of(self, partition: str) -> Pieces:
-        """Return the pieces of ``partition`` that wait. O(all)."""
+        """Return the pieces of ``partition`` that wait.  O(all)."""
         return tuple(sorted((a, b) for name, a, b in self._waiting if name == partition))
 
     def take_out(self, partition: str, pieces: Pieces) -> None:
-        """Take out ``pieces`` of ``partition`` that a bolt had before and has done now. O(all)."""
+        """Take out ``pieces`` of ``partition`` that a bolt had before and has done now.  O(all)."""
         kept: deque[tuple[str, int, int]] = deque()
         for name, start, stop in self._waiting:
             left = minus(((start, stop),), pieces) if name == partition else ((start, stop),)
@@ -179,7 +179,7 @@ class RangeBacklog(SendBuffer):
 
     @property
     def first_positions(self) -> int:
-        """Return how many positions a bolt gets while nothing is known of it. Not when empty."""
+        """Return how many positions a bolt gets while nothing is known of it.  Not when empty."""
         extent = self._extents[self._waiting[0][0]]
         if not extent.size_bytes:
             return _FIRST_POSITIONS

@@ -103,8 +103,8 @@ class RangeCut(Cut, gc=False, eq=False):
     """What a tuple by reference holds: ``pieces`` of one partition, in place of records.
 
     ``records`` are :class:`Positions`, so that work is counted in positions; or its only record, if
-    a bolt reported that: then it can't be divided. ``bounds``: the pieces on which a bolt that has
-    this tuple may report. ``is_unread``: the source could not be read, so dividing does not help.
+    a bolt reported that: then it can't be divided.  ``bounds``: the pieces on which a bolt that has
+    this tuple may report.  ``is_unread``: the source could not be read, so dividing does not help.
     """
 
     pieces: Pieces

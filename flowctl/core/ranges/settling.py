@@ -1,4 +1,4 @@
-"""How positions move between tuples, the backlog and the done part. Each is in one place only."""
+"""How positions move between tuples, the backlog and the done part.  Each is in one place only."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Settling:
         rest of its range.
 
         A bolt that stopped for a second reports that batch when it goes on, and if another had got
-        it meanwhile, it would be done twice: 1.1 % of all, with a stop every 10 s (a model). The
+        it meanwhile, it would be done twice: 1.1 % of all, with a stop every 10 s (a model).  The
         batch is sent again once the bolt has been silent for that long again.
         """
         book, cut = self._book, cast("RangeCut", flow_tuple.cut)

@@ -24,8 +24,8 @@ from flowctl.core.tuples import FlowTuple
 # An answer must be worth at least this many reports: a bolt's next batches are claimed before the
 # request arrives, and less would not be worth a message.
 _REPORTS_MIN = 2
-# How long to wait for an answer [s]: a round trip, and a moment for a worker that is busy. Then the
-# request is repeated, later each time, which does no harm.
+# How long to wait for an answer [s]: a round trip, and a moment for a worker that is busy.  Then
+# the request is repeated, later each time, which does no harm.
 _ASK_AGAIN_S = 0.1
 _ASK_AGAIN_MAX_S = 10.0
 # A bolt that gave nothing is asked again after this time [s], if it has reported nothing since.
@@ -89,7 +89,7 @@ def share_kept(donor: Donor, position_s: float, lag_s: float) -> float:
 
 
 class Splits:
-    """Which bolt was asked for a part of which range. Part of ``RangeCore``, not thread-safe."""
+    """Which bolt was asked for a part of which range.  Part of ``RangeCore``, not thread-safe."""
 
     def __init__(self, book: Book) -> None:
         self._book = book

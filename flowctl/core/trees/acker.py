@@ -30,7 +30,7 @@ TaskId: TypeAlias = int | str  # who gets a message: one copy of a spout, of a b
 def owner_of(root: int, ackers: Sequence[TaskId]) -> TaskId:
     """Return which of ``ackers`` tracks ``root``: always the same one (S125).
 
-    Root ids are random, so the remainder shares them out evenly. All callers must have the same
+    Root ids are random, so the remainder shares them out evenly.  All callers must have the same
     list in the same order; trees that are pending when it changes expire and go again.
     """
     if not ackers:
@@ -72,8 +72,8 @@ class AckerLedger:
     """The trees of one acker.  Pure and not thread-safe; memory: one small object a tree.
 
     Messages may come in any order, so a tree is opened by whatever comes first and judged only once
-    its spout is known. Each message must arrive at most once. A second init is recognised because
-    the spout is known by then; it is ignored, as it could make a tree look complete. A second ack
+    its spout is known.  Each message must arrive at most once.  A second init is recognised because
+    the spout is known by then; it is ignored, as it could make a tree look complete.  A second ack
     is not recognised; it only keeps its tree from completing until it expires.
 
     ``remembers_early_fails`` False is the literal rule (S78): a fail that overtakes its init is
@@ -162,7 +162,7 @@ class AckerLedger:
         return Verdict(root, tree.spout, TreeOutcome.PROLONGED) if tree.spout is not None else None
 
     def on_tick(self) -> list[Verdict]:
-        """Expire the trees that are too old. Those whose spout is unknown are only counted."""
+        """Expire the trees that are too old.  Those whose spout is unknown are only counted."""
         dropped = self._trees.rotate()
         verdicts = [
             Verdict(root, tree.spout, TreeOutcome.EXPIRED)

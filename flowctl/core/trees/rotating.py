@@ -14,7 +14,7 @@ from flowctl.errors import ConfigError
 K = TypeVar("K")
 V = TypeVar("V")
 
-# A spout forgets a tree first (between 1 and 2 ticks). The acker and the bolts, which hear of a
+# A spout forgets a tree first (between 1 and 2 ticks).  The acker and the bolts, which hear of a
 # tree later than its spout does, keep it between 2 and 3: they never expire it before the spout,
 # provided that all tick with the same period.
 SPOUT_BUCKETS = 2
@@ -46,7 +46,7 @@ class RotatingMap(Generic[K, V]):
             yield from bucket
 
     def get(self, key: K) -> V | None:
-        """Return the value of ``key`` or None. This does not prolong its life."""
+        """Return the value of ``key`` or None.  This does not prolong its life."""
         for bucket in self._buckets:
             if key in bucket:
                 return bucket[key]

@@ -1,7 +1,7 @@
 """What a bolt of a topology did with the inputs of one tuple, sent with that tuple's ack.
 
 So it is atomic: a worker that dies before its ack has emitted nothing, failed nothing and holds
-nothing. Inputs are named by their ids, which are the positions of the records that they came as.
+nothing.  Inputs are named by their ids, which are the positions of the records that they came as.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FailedInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An input that was failed, and why.
 
     ``refused``: the input is fine, but its target has no room or is away; ``after_s`` is how long
-    the target asked to be left alone [s], None: it did not say. ``is_data_error``: what was raised
+    the target asked to be left alone [s], None: it did not say.  ``is_data_error``: what was raised
     is about a value, so the target is not to blame.
     """
 

@@ -17,7 +17,7 @@ from flowctl.core.trees.anchors import NextId
 from flowctl.core.trees.rotating import SPOUT_BUCKETS, RotatingMap
 from flowctl.errors import InternalError
 
-# A root id that is pending already comes with a chance of pending / 2^64. Eight in a row are not
+# A root id that is pending already comes with a chance of pending / 2^64.  Eight in a row are not
 # chance: the source of ids repeats itself.
 ROOT_ID_TRIES_MAX = 8
 
@@ -63,7 +63,7 @@ class Planting(msgspec.Struct, frozen=True):
     """The result of one emission.
 
     ``edges``: from the tuple to each target, in the order of the targets, empty if untracked.
-    ``init``: for the acker that owns the root. ``end``: an ack that is due at once.
+    ``init``: for the acker that owns the root.  ``end``: an ack that is due at once.
     """
 
     edges: list[dict[int, int]]
@@ -75,7 +75,7 @@ class SpoutTrees:
     """The trees that the tasks of one spout have planted and wait for.  Not thread-safe.
 
     ``emitted`` counts emissions, also untracked ones and those without a receiver; ``late`` counts
-    messages about trees that are no longer pending. ``len()`` is what a limit on pending trees
+    messages about trees that are no longer pending.  ``len()`` is what a limit on pending trees
     looks at.
     """
 
