@@ -37,7 +37,9 @@ class TargetTeller:
         self._next_s = 0.0
 
     def due(self, now_s: float) -> list[TargetFigures]:
-        """Return the figures to report now, mostly none.  If there are many targets, the busiest."""
+        """Return the figures to report now, mostly none.  If there are many targets, the
+        busiest.
+        """
         if now_s < self._next_s:
             return []
         self._next_s = now_s + _EVERY_S

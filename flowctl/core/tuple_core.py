@@ -370,7 +370,9 @@ class TupleCore:
         return flow_tuple.was_given(bolt)
 
     def attempts_of(self, bolt: str, tuple_id: int) -> int:
-        """Return how often a tuple that is not acked was sent; 0: it is done.  ``bolt`` as below."""
+        """Return how often a tuple that is not acked was sent; 0: it is done.  ``bolt`` as
+        below.
+        """
         del bolt
         flow_tuple = self.book.pending.get(tuple_id)
         return flow_tuple.attempt if flow_tuple is not None else 0

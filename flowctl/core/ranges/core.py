@@ -255,7 +255,9 @@ class RangeCore(ByReference):
     # -- bolts answer --------------------------------------------------------------------
 
     def on_progress(self, bolt: str, epoch: int, told: Progress, *, now_s: float) -> AckOutcome:
-        """Take a bolt's report on a part of a range.  What was done before is counted and ignored."""
+        """Take a bolt's report on a part of a range.  What was done before is counted and
+        ignored.
+        """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
