@@ -119,7 +119,7 @@ async def bounded(awaitable: Awaitable[_T], timeout_s: float | None) -> _T:
     try:
         return await awaitable
     except asyncio.CancelledError:
-        if not is_over:  # somebody else ends it
+        if not is_over:  # another cancellation ends it
             raise
         if hasattr(task, "uncancel"):  # Python 3.11: another cancellation was meant
             task.uncancel()

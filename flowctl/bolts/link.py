@@ -469,7 +469,7 @@ class Link:
                     if type(frame) is RangeEmission:
                         self.ranges.add([frame])
             self.promise.give(now_s)
-            if not self._reading.is_slots:  # nobody waits then
+            if not self._reading.is_slots:  # then no thread waits
                 self._changed.notify(min(len(tuples), self._slots))
             waited_for = len(self._idle_since_s) > 0
         if waited_for:

@@ -1,4 +1,4 @@
-"""Reads a range ahead of its processing, in a thread of its own."""
+"""Reads a range ahead of its processing, in a separate thread."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ReadAhead:
             blocks = self._reader.open(frame.partition, frame.start, frame.stop, frame.identity)
             self._read(blocks)
             self._give(OVER)
-        except BaseException as error:  # whoever takes raises it
+        except BaseException as error:  # take() raises it
             self._give(error)
         finally:
             close = getattr(blocks, "close", None)

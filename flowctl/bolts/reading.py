@@ -5,7 +5,7 @@ A tuple that the link thread reads wakes the process thread, which costs more th
 ``process``: two threads change places, and each waits for the interpreter.  So while calls are
 short, the process thread reads what it is about to process by itself, and the link thread only
 looks now and then whether it still does.  As soon as a call takes longer, the link thread reads
-again, since somebody has to answer for the bolt.
+again, so that the bolt keeps answering.
 """
 
 from __future__ import annotations

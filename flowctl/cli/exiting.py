@@ -34,7 +34,7 @@ def leave(code: int, *, end: Callable[[int], object] = os._exit) -> NoReturn:
     guard = threading.Thread(target=_end_late, args=(end, code), name="flowctl-leave", daemon=True)
     guard.start()
     try:
-        _write_out()  # before what may last too long
+        _write_out()  # before work that may take too long
         # As Python does it; pools of threads are told to end in the first.
         getattr(threading, "_shutdown", lambda: None)()
         atexit._run_exitfuncs()

@@ -1,10 +1,10 @@
 """Blame for a failure: the record or tuple that failed, or the place where it failed?
 
 A place is the target of a spout, a stage of a topology or one task of it, or what a partition of
-``flow_sink`` writes to.  Nobody can tell from one failure of a kind that is not known.  But a
-record that fails does so while others succeed, and a place that is down fails everything.  So a run
-of failures opens the breaker of the place, and the next failure of something counts against it only
-if something that was sent after its last one has succeeded since.
+``flow_sink`` writes to.  One failure of an unknown kind does not show which of the two is to blame.
+But a bad record fails while others succeed, and a place that is down fails everything.  So a run of
+failures opens the breaker of the place; and a repeated failure counts against a record only if
+something that was sent after its previous failure has succeeded.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _LATELY_S: Final = 10.0
 class Breaker:
     """Whether the target takes anything at all.  Pure; not thread-safe.
 
-    ``is_down`` and ``down_since_s`` say so; ``reason`` is the newest failure.  ``asked`` counts the
-    tuples that were sent to ask since it went down.  ``failing`` holds the ids of the tuples whose
-    failures in a row opened it, or will: a fault that was counted against them says nothing.
+    ``is_down`` and ``down_since_s`` give the verdict; ``reason`` is the newest failure.  ``asked``
+    counts the tuples that were sent to ask since it went down.  ``failing`` holds the ids of the
+    tuples whose failures in a row opened it, or will: faults counted against them prove nothing.
     ``has_refused``: one of the failures said "full" or "away".
     """
 
@@ -84,8 +84,8 @@ class Breaker:
         self.run_began_s: float = -inf  # time of the first failure of the run
         self._opens_at_s = inf
         self._after_s = TARGET.first_s
-        self._patience = self._next_patience = 1  # by which a run of failures must be longer
-        self.has_refused: bool = False  # one of the run, or since, was a refusal
+        self._patience = self._next_patience = 1  # how much longer a run of failures must be
+        self.has_refused: bool = False  # a failure of the run, or a later one, was a refusal
 
     def on_failure(
         self,
@@ -293,7 +293,7 @@ class Place:
 
     @property
     def down(self) -> TargetWentDown | None:
-        """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
+        """Since when and why (nearly) nothing succeeds; None: calls succeed, or it is unknown."""
         return self._went_down(self.breaker.down_since_s) if self.breaker.is_down else None
 
     def note_failure(

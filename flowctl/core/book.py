@@ -136,13 +136,13 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
 class Book:
     """Part of ``TupleCore``; not thread-safe.
 
-    ``bolts``: those that are connected, by name; ``slots``: theirs in all.  ``to_come``: bolts that
-    are expected to connect, as far as is known.  ``pending``: tuples
-    that were sent at least once and are not settled, by id.  ``out``: bolts that nobody should wait
-    for (suspect, or full of tuples given up on).  ``events`` and ``orders`` wait for the driver.
-    ``is_all_out``: as far as is known, nothing is left that was never sent.
-    ``lost`` are tuples that the caller has to make something of.  ``records_share``: how many
-    records one that a tuple counts is; positions of a source by reference are fewer.
+    ``bolts``: the connected bolts, by name; ``slots``: their slots together.  ``to_come``: bolts
+    that are expected to connect, as far as is known.  ``pending``: tuples that were sent at least
+    once and are not settled, by id.  ``out``: bolts that no tuple should wait for (suspect, or full
+    of strays).  ``events`` and ``orders`` wait for the driver.  ``is_all_out``: as far as is known,
+    nothing is left that was never sent.  ``lost`` are tuples that the caller has to handle.
+    ``records_share``: records for each record that a tuple counts; less than 1 if it counts
+    positions of a source by reference.
     """
 
     def __init__(

@@ -12,11 +12,11 @@ import msgspec
 from flowctl.core.carried import CarriedRecord
 from flowctl.core.records import NOTHING, Record
 
-NO_SIZE = -1  # of NOTHING, which is never sent
+NO_SIZE = -1  # the size of NOTHING, which is never sent
 _SCALAR_BYTES = 9  # msgpack's largest number: a tag and eight bytes
-# msgspec also takes sets, tuples, dates and more, but a bolt would get lists and text: whoever
-# offers records looks through them first (flowctl/wire/values.py), and makes those exact that hold
-# such parts.  This is only a stop for what was not looked through.
+# msgspec also takes sets, tuples, dates and more, but a bolt would get lists and text: callers
+# check records before they offer them (flowctl/wire/values.py), and make those exact that hold such
+# parts.  This only catches values that were not checked.
 _SENT_AS_THEY_ARE = (str, bytes, int, float, list, dict)
 _TEXTS = ({str}, {bytes})
 _encode = msgspec.msgpack.Encoder().encode

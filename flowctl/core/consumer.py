@@ -173,9 +173,9 @@ class AdaptiveFlowConsumer:
     elsewhere).  ``is_fifo``: one slot, and acks come in the order of sending, so that the ack of a
     later tuple proves an earlier one lost.
 
-    ``has_room``: it was heard of lately, and holds less work than its window, or has a free slot
-    and fewer tuples than its window (S10).  ``completion_s``: how long until a tuple of mean size
-    would be acked, if sent now.  Both are as of the last :meth:`refresh`; sending refreshes.
+    ``has_room``: it was heard recently, and holds less work than its window, or has a free slot and
+    fewer tuples than its window (S10).  ``completion_s``: how long until a tuple of mean size would
+    be acked, if sent now.  Both are as of the last :meth:`refresh`; sending refreshes.
     """
 
     __slots__ = (
@@ -209,18 +209,18 @@ class AdaptiveFlowConsumer:
         self.strays: Strays = Strays()
         self.heard_at_s: float = now_s
         self.sends_heartbeats: bool = False
-        self.idle_said_at_s: float = -NEVER  # its last heartbeat, if that said: nothing waits
-        self.begun: Ids = ()  # what it is at work on, by its last heartbeat
-        self.arrived: float = NEVER  # how many tuples had come to it then, if it counts them
+        self.idle_said_at_s: float = -NEVER  # when its last heartbeat came, if nothing waits
+        self.begun: Ids = ()  # tuples in progress, by its last heartbeat
+        self.arrived: float = NEVER  # tuples that had reached it then, if counted
         self.armed_at_s: float = now_s  # since when the oldest tuple in flight is waited for
         self.slow_since_s: float = now_s  # the same, of the one that made it slow
         self._is_full = False  # by its last heartbeat: all slots at work
         self.liveness: Liveness = Liveness.ALIVE
-        self.rests_until_s: float = -NEVER  # where it rests
+        self.rests_until_s: float = -NEVER  # until when it rests
         self.refused_in_a_row: int = 0
         self.suspect_since_s: float = now_s
-        self.alarm_s: float = NEVER  # when the spout will look at it next; the alarms' to set
-        self.queued_s: float = NOT_QUEUED  # the dispatcher's to set, and its place there
+        self.alarm_s: float = NEVER  # the spout's next look; set by the alarms
+        self.queued_s: float = NOT_QUEUED  # set by the dispatcher, as its place there
         self.place: int = -1
         self.sent: int = 0
         self.called: int = 0  # calls of a topology's bolt: they come like tuples

@@ -17,8 +17,8 @@ _ROUNDING = 1 + 1e-9
 # The heap may hold this many dead entries for each live one before it is swept.
 _DEAD_PER_LIVE = 3
 _HEAP_MIN = 64  # below it sweeping saves nothing
-# With more bolts than this the better of two is taken: with 10,000 the heap cost 2 us of 13 a
-# tuple, and among so many the best is hardly better than the better of two.
+# With more bolts than this the better of two is taken: with 10,000 bolts the heap cost 2 us of the
+# 13 us for a tuple, and the best of all is hardly better than the better of two.
 EXACT_MAX = 256
 # Sending to one more bolt costs the driver a system call of some 10 us (benchmarks, crowd).  A bolt
 # waits while it sends to all that have room; half of that time is slack.

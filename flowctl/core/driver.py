@@ -4,8 +4,8 @@ A core decides and does nothing else: it reads no clock, sends nothing and store
 :class:`flowctl.core.spout.SpoutCore` is one for a single stage, a topology's core one for several;
 the sender thread, the simulator, a spout that is driven by hand and the tests drive them.
 
-**The lock.**  A core is not thread-safe and has no lock.  Whoever creates it owns one, and holds it
-for each call and for each read of a getter.  Hold it for decisions only, never for I/O: emissions,
+**The lock.** A core is not thread-safe and has no lock.  Its creator owns one, and holds it for
+each call and for each read of a getter.  Hold it for decisions only, never for I/O: emissions,
 orders, events and dead letters are values, to be sent or stored after it is released.
 
 **Time.**  ``now_s`` is in seconds, monotonic, from a clock of the driver's choice, and is never
@@ -187,9 +187,9 @@ def pump(
 ) -> Turn:
     """Take one turn of ``core``: let time pass, then poll everything, in the order of the contract.
 
-    ``heard_until_s``: everything that bolts said until then has been handed to the core.  Deadlines
-    are judged by that time where it is earlier than ``now_s``: an ack that waits to be read must
-    not count as silence.
+    ``heard_until_s``: all messages that bolts had sent by then have been handed to the core.
+    Deadlines are judged by that time where it is earlier than ``now_s``: an ack that waits to be
+    read must not count as silence.
 
     At most ``emits_max`` emissions, and none after their records make ``bytes_max`` (None: as many
     as windows allow).  ``refill``, for a driver that can read its source at once, offers records;

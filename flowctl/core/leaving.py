@@ -1,7 +1,8 @@
-"""A bolt that is about to lose its place ends what it has begun, gives back the rest, and leaves.
+"""A bolt that is about to lose its place finishes its begun tuples, gives back the rest, and
+leaves.
 
-Nothing runs twice: it is asked for what it has not begun, what it has begun is waited for, and only
-when it holds nothing its connection is ended.
+No tuple runs twice: the bolt is asked to give back unbegun tuples, the begun ones are waited for,
+and its connection is ended only when it holds nothing.
 """
 
 from __future__ import annotations

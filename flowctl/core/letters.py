@@ -1,8 +1,8 @@
-"""Dead letters as values: what is kept of a record that was left out, and how it comes back.
+"""Dead letters as values: records that were left out, and how they are processed again.
 
 A letter keeps the record's own place in the source, however often it is processed again.  For that
-it gets a partition of its own, a *redrive*: in its own partition its position counts as done, and a
-sink may remember it as written.
+it gets a separate partition, a *redrive*: in its original partition the position counts as done,
+and a sink may remember it as written.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     ``partition`` and ``position`` are where the source had it.  ``at_unix_ms`` is when it was left
     out last, ``first_at_unix_ms`` the first time.  ``redrives`` counts how often it was processed
     again and failed again.  ``redrive`` is the redrive that it waits in and its position there;
-    None: it waits in none.  ``is_exact``: ``value`` is what the source gave; else it is only what
-    can be shown of it, and the record can't be processed again.
+    None: it waits in none.  ``is_exact``: ``value`` is what the source gave; else it is only its
+    printable form, and the record can't be processed again.
     """
 
     id: str

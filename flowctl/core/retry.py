@@ -92,10 +92,10 @@ T = TypeVar("T", bound=Hashable)
 class RetryQueue(Generic[T]):
     """The items to be tried again: for each its time, and a bound on its attempts.
 
-    Pure; not thread-safe.  ``scheduled`` holds the items, ready or not, and ``doubted`` those of
-    them that may be in work; only to be read.  ``chance`` gives numbers from 0 to 1 for the jitter
-    (None: no jitter).  What is ready goes by ``rank``, the lowest first; without one, and where
-    ranks are equal, in the order in which it became ready.
+    Pure; not thread-safe.  ``scheduled`` holds the items, ready or not, and ``doubted`` those that
+    a bolt may be working on; do not change them.  ``chance`` gives numbers from 0 to 1 for the
+    jitter (None: no jitter).  Ready items go by ``rank``, the lowest first; without a rank, or if
+    ranks are equal, in the order in which they became ready.
 
     Taking out is lazy: an entry of a heap counts only while it is its item's newest.
     """

@@ -1,4 +1,4 @@
-"""How a bolt is doing: NORMAL, SLOW, BUSY for people; alive or not for the core.  Read this first.
+"""The state of a bolt: NORMAL, SLOW, BUSY for display; alive or not for the core.  Read this first.
 
 Everything that changes either is in the two tables of this file (S4–S6; after BUSY the next ack in
 range means NORMAL again).

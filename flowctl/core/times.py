@@ -93,7 +93,9 @@ class BoltTimes:
         self._of_all = of_all
 
     def keep(self, rtt_s: float, wait_s: float | None, service_s: float | None) -> None:
-        """Take one ack's, here and among those of all bolts; None: the bolt reports no times."""
+        """Take the times of one ack, here and for all bolts together; None: the bolt reports no
+        times.
+        """
         self.rtts.add(rtt_s)
         if wait_s is not None and service_s is not None:
             self.services.add(service_s)

@@ -421,7 +421,7 @@ class TupleCore:
 
     @property
     def target_down(self) -> TargetWentDown | None:
-        """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
+        """Since when and why (nearly) nothing succeeds; None: calls succeed, or it is unknown."""
         return self._failures.target.down
 
     @property

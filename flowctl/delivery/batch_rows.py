@@ -42,8 +42,9 @@ _GROWN = 10
 # corrects it.
 _SAME = 1.8
 _USUAL_OF = 5  # batches: their median
-# Half as many as were shown to take no longer are the fewest, until a batch of so few takes so many
-# times as long: the target changed.  The proof gets old by a fiftieth with each batch.
+# The fewest rows are this share of the rows that were shown to take no longer, until a batch of
+# that few takes this many times as long: then the target has changed.  The proof loses a fiftieth
+# with each batch.
 _KEPT, _UNTIL, _AGES = 0.5, 3.0, 0.98
 
 
@@ -131,9 +132,9 @@ _NOISE = 0.15
 # Rows get at least this share of a: batches are then at most half as long again as Spark's own
 # work.
 _ROWS_PER_FIXED = 0.5
-# So many batches in a row that took so much longer than wanted, though none had more rows than the
-# one before: then it is not the rows that take the time.  By accident that is one batch in 1,000
-# if their times differ by 15 %.
+# If this many batches in a row take this many times the wanted time, though none has more rows than
+# the one before, it is not the rows that take the time.  By accident that is one batch in 1,000 if
+# their times differ by 15 %.
 _LONG, _LONG_BATCHES = 1.1, 5
 # The next batch has this many times as many rows, which shows the difference.  A smaller factor
 # could not be told from noise.

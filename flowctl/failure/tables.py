@@ -335,7 +335,7 @@ CLASSES: Final[dict[str, dict[str, Kind]]] = {
         "TimeoutError": _FULL,
     },
 }
-# Of any module: waiting does not help until somebody corrects something.
+# Of any module: waiting does not help until a user corrects something.
 NEVER_CLASSES: Final = frozenset({
     "InvalidURL", "SSLCertVerificationError", "SSLError", "UnsupportedProtocol",
 })  # fmt: skip
@@ -395,7 +395,7 @@ SQLITE_CODES: Final = {
     "disk I/O error": SQLITE_IOERR,
     "database or disk is full": 13,
 }
-# Among those: waiting will not help until somebody corrects user, password, database or rights, …
+# Among those: waiting will not help until a user corrects login, password, database or rights, …
 SQL_DENIED: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|not permitted to log in|"
     r"no pg_hba\.conf entry|pg_hba\.conf rejects|permission denied",

@@ -21,8 +21,8 @@ _TEXT_MAX: Final = 120  # characters: a line of a terminal
 _DYING_MAX: Final = 10_000  # tuples on their way to the dead letter
 
 _AT_RECORD: Final = re.compile(r", at record [^,]*$")  # runtime/faults.py adds it
-# What a failure is called differs from one kind to the next: "HTTP 422", "Error code: 429", "errno
-# 111", and "422 Unprocessable Entity", in quotes (httpx) or not (requests).
+# What distinguishes kinds of failures: "HTTP 422", "Error code: 429", "errno 111", and "422
+# Unprocessable Entity", in quotes (httpx) or not (requests).
 _STATUS = r"[45]\d\d [A-Z][a-z]"
 _CODE = rf"(?i:http|status|code|errno)[ :=]{{1,2}}\d{{1,5}}\b|\b{_STATUS}"
 _QUOTED: Final = re.compile(rf"""(?<!\w)(?:'(?!{_STATUS})[^']*'|"[^"]*")(?!\w)""")

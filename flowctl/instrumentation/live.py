@@ -1,7 +1,7 @@
 """The live view: one screen that is redrawn in place, with rich.
 
 Screen and view come first, then the parts of the screen (table of bolts, checkpoint, progress),
-then pictures of it: one moment of a run as SVG files, for a page, or to show it to somebody.
+then pictures of it: one moment of a run as SVG files, for a page, or to pass on.
 """
 
 from __future__ import annotations

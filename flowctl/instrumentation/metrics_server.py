@@ -65,7 +65,7 @@ class Scraped:
         self._view = view
         self._clock = clock
         self._targets = targets
-        self.address = ""  # where this is served, for people
+        self.address = ""  # where this is served, as text
         self._seen: tuple[float, Snapshot] | None = None
 
     def start(self, job: str, headline: str) -> None:

@@ -150,8 +150,8 @@ class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     eta_s: float | None = None
     kill_reruns: int = 0  # records that a kill now would run again
     kill_reruns_cumulative_only: int = 0  # the same without selective acks
-    # Of ranges: at most so many batches are at work.  A kill runs them again too; how many records
-    # they hold is known to the bolts only, so ``kill_reruns`` is without them.
+    # Of ranges: the most batches that can be in progress.  A kill runs them again too; only the
+    # bolts know how many records they hold, so ``kill_reruns`` is without them.
     batches_begun: int = 0
     # False: the checkpoint is lost with the process, and everything would run again.
     store_survives: bool = True

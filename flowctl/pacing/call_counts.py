@@ -16,8 +16,8 @@ class CallCounts(msgspec.Struct):
     ``cost`` and ``call_s`` [s] count calls that succeeded.  ``waited_s`` [s] was spent before calls
     on waiting for permits and budget.  Peaks since they were last taken: ``in_flight`` (calls and
     resting permits), ``want`` (these and waiting calls) and ``resting``.  ``is_held`` and
-    ``is_rate_held``: somebody waited for a permit, or for budget.  ``told_rate`` [cost/s]: what the
-    target told it takes now; 0: nothing.
+    ``is_rate_held``: a caller waited for a permit, or for budget.  ``told_rate`` [cost/s]: the rate
+    that the target says it takes now; 0: it says nothing.
     """
 
     calls: int = 0

@@ -131,7 +131,7 @@ class Exchange(Protocol):
 
     @property
     def address(self) -> str:
-        """For people; without secrets."""
+        """The address as text, without secrets."""
 
     def exchange(self, report: WorkerReport) -> Reply:
         """Report, and get the lease; InfrastructureError if it can't be reached."""
@@ -166,7 +166,7 @@ class LeaseSource:
         self._alone: LocalSource | None = None
         self._reason = "start"
         self._owes = False  # holds more permits than it may: others wait for them
-        self._sleeps = True  # no lease, and nobody wants one
+        self._sleeps = True  # no lease, and no caller wants one
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flowctl-pacing", daemon=True)
@@ -281,7 +281,7 @@ class LeaseSource:
             self._decision = self._leader.decide(reply)
         with gate.lock:
             self._reporter.answered(sent_at_s, rate=reply.rate, limit=reply.limit)
-            self._reason = reply.reason or "start"  # nobody has decided yet
+            self._reason = reply.reason or "start"  # no leader has decided yet
             self._owes = reply.permits < report.claim.holds
             if not report.is_leaving:
                 self._apply(reply, sent_at_s, sent_at_s + ttl_s)

@@ -218,9 +218,10 @@ class Gate:
         self._wake_first()
 
     def tell(self, told: Iterable[Told]) -> None:
-        """Take what the target says is left, and until when: it is spread evenly over that time.
+        """Take what the target says is left, and until when: the amount is spread evenly over that
+        time.
 
-        Limits of tokens count if calls have a cost: that is taken to be in tokens.
+        Limits on tokens count if calls have a cost, which is then taken to be in tokens.
         """
         with self.lock:
             now_s, counters = self.clock(), self.counters

@@ -156,7 +156,7 @@ class RunControl:
         clock: Callable[[], float] = time.monotonic,
         restored: Checkpoint = _NOTHING,
     ) -> None:
-        """``restored`` is what earlier runs saved."""
+        """``restored`` is the checkpoint of earlier runs."""
         self.core = core
         self.clock = clock
         self.lock: threading.Lock = threading.Lock()
@@ -165,13 +165,13 @@ class RunControl:
         self.reader_done: threading.Event = threading.Event()
         self.has_read_all = False  # the producer said that there are no more records
         self.stopping: threading.Event = threading.Event()  # no more intake, no more emissions
-        # Nothing is left to do, or nothing more will be waited for.
+        # All is done, or nothing more will be waited for.
         self.finished: threading.Event = threading.Event()
         self.error: BaseException | None = None
-        self.targets: SeenTargets = SeenTargets()  # that bolts pace; guarded by the lock
+        self.targets: SeenTargets = SeenTargets()  # targets that bolts pace; guarded by the lock
         self.long_calls: LongCalls = LongCalls()  # guarded by the lock
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that connected
-        # What the store holds, as far as we know: changed by whoever saves, one thread at a time.
+        # The store's content, as far as we know: changed by the saving thread, one at a time.
         self.saved: Checkpoint = Checkpoint()
         self.saved_cumulative: int = 0  # records of it below the cumulative acks
         self.note_saved(restored.partitions)
@@ -181,7 +181,7 @@ class RunControl:
         self.store_away_since_s: float | None = None
         # All that was acked until then is in the store; None: nothing was saved yet.
         self.saved_until_s: float | None = None
-        self.receipt_log: ReceiptLog | None = None  # what is kept before a checkpoint is saved
+        self.receipt_log: ReceiptLog | None = None  # gets receipts before a checkpoint is saved
         self.store_survives = True  # as the store says, see CheckpointStore
         # Both are set by the sender when it listens: one wakes it, the other says how long it has
         # waited so far, and why.

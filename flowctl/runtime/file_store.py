@@ -1,6 +1,6 @@
 """The checkpoint in files: one per job, replaced in one step, fenced by its epoch.
 
-A file of a directory has a line for people and a body of msgpack::
+A file of a directory has a readable line and a body of msgpack::
 
     flowctl checkpoint 1 9f1c03aa 1042\\n     version, checksum of all behind it, revision
     [job, epoch, saved_at_unix_ms]          epoch: generation of ownership, only rises

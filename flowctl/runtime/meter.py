@@ -44,7 +44,7 @@ from flowctl.runtime.control import RunControl
 # Short enough that a bolt that has become slow shows soon, long enough for a dozen tuples of 0.25
 # s: then rates of equal bolts differ by a twelfth.
 RATE_OVER_S: Final = 3.0
-# A rate over a shorter time would be that of a tuple or two.
+# Over a shorter time [s] a rate would count a tuple or two.
 _SINCE_MIN_S: Final = 1.0
 
 

@@ -23,7 +23,7 @@ class Guarded:
         self._complained: set[str] = set()
 
     def __call__(self, what: str, call: Callable[[], None]) -> None:
-        """Call it; ``what`` names the kind."""
+        """Run ``call``; ``what`` names the kind of call."""
         try:
             call()
         except Exception as error:
@@ -37,7 +37,7 @@ class ListenerNotifier:
 
     def __init__(self, listener: SpoutListener) -> None:
         self._listener = listener
-        self._emissions: dict[int, Emission] = {}  # by tuple: the last event
+        self._emissions: dict[int, Emission] = {}  # by tuple: its last emission
         self._waiting: deque[Callable[[], None]] = deque()
         self._tell = Guarded()
 

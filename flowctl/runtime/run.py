@@ -39,7 +39,7 @@ STOP_GRACE_S = 3.0
 # The last save waits this long for an unavailable store: a failover or restart takes less.
 FINAL_SAVE_TIMEOUT_S = 60.0
 BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; after that Spark cancels
-# A frozen bolt would never leave, so if there is one nobody is awaited for that long; a live bolt
+# A frozen bolt would never leave, so if there is one, no bolt is awaited for that long; a live bolt
 # with nothing to do leaves within a second.
 FROZEN_STOP_TIMEOUT_S = 2.0
 HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: idle bolts leave within this

@@ -61,8 +61,8 @@ _LOOKED_AT: Final = 16  # how many are considered for eviction: bounds the cost
 class PendingPeer:
     """A connection whose handshake is not complete.
 
-    ``said`` is what was read of its current step (greeting, proof, Hello), ``since_s`` when that
-    step began: a drip of bytes does not count as progress.
+    ``said`` holds the bytes read of its current step (greeting, proof, Hello), ``since_s`` when
+    that step began: a drip of bytes does not count as progress.
     """
 
     __slots__ = ("challenge", "is_proved", "said", "since_s", "sock")

@@ -327,7 +327,7 @@ class SpoutServer:
         """Make a :meth:`poll` that waits, or the next one, return at once.  Thread-safe."""
         if not self._woken:
             self._woken = True
-            # Full: it will wake up anyway.  Closed: nobody is left to wake.
+            # Full: it will wake up anyway.  Closed: no loop is left to wake.
             with contextlib.suppress(OSError):
                 self._wake_out.send(b"\0")
 
@@ -436,7 +436,7 @@ class SpoutServer:
 
         * A wake between the read and the clearing writes nothing.  This poll answers it: what it
           announces was done before it, and the caller looks only after we have returned.
-        * A wake after the clearing writes a byte that nobody has read: the next poll returns.
+        * A wake after the clearing writes a byte that is still unread: the next poll returns.
         * A wake that set the flag before the clearing and writes after it leaves a byte under a
           cleared flag: one poll too many, but none too few.
 

@@ -10,7 +10,7 @@ import msgspec
 
 from flowctl.core.pacing.leases import Claim, Sums
 
-# -- What all that share a target have reported to the shared store, for people ----------------
+# -- Reports of all that share a target, from the shared store, for display ----------------
 
 
 class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):

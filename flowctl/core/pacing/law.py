@@ -21,17 +21,15 @@ from flowctl.core.pacing.rate import LearnedRate
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.sink_guard.guard import SinkGuard
 
-# -- Room left to others ----------------------------------------------------------------------
-#
-# Room that is left to others: learn the limit, then stay below it and learn no more for a while.
-#
-# A law that only ever sees the part that it uses would take that for the whole, and go up again.
-# So learning and resting take turns: the limit is learned at full load for some seconds, then the
-# part is used for half a minute, twice as long each time that learning finds the same again.
-#
-# The part is one of what fills the target, not of the limit, which may be a step above that: by
-# Little's law the goodput at full load times what a call takes while nobody queues. It is seldom
-# a whole number, and of ten calls half of one is a twentieth: the two next to it take turns.
+# -- Room left to others ---------------------------------------------------------------------- Room
+# that is left to others: learn the limit, then stay below it and learn no more for a while.  A law
+# that only ever sees the part that it uses would take that for the whole, and go up again.  So
+# learning and resting take turns: the limit is learned at full load for some seconds, then the part
+# is used for half a minute, twice as long each time that learning finds the same again.  The part
+# is a share of the number of calls that fills the target, not of the limit, which may be a step
+# above that: by Little's law that number is the goodput at full load times the time of a call
+# without a queue.  It is seldom a whole number, and half a call of ten is a twentieth: so the two
+# whole numbers next to it take turns.
 
 
 # Callers that use a smaller share of the limit are not slowed by it: their goodput is not the
@@ -57,8 +55,8 @@ _SLOWER: Final = 1.5
 _SLOWER_SAMPLES: Final = 3
 _HEADROOM_MEAN_GAIN: Final = 0.25
 _CALM_SAMPLES: Final = 16  # of some seconds
-# Of two whole numbers the other one follows when so much was used too much, or too little [s, in
-# calls at once].  With less, permits move more often than a worker hears of it.
+# Of two whole numbers, the other one follows when the excess or the deficit has grown to this
+# [call-seconds].  With less, permits move more often than workers exchange.
 _TURN: Final = 1.0
 
 
@@ -72,16 +70,16 @@ class Headroom:
 
     def __init__(self, leave: float) -> None:
         self._used = 1 - leave
-        self._calls, self._span_s = 0, 0.0  # at full load, since the limit stands still
+        self._calls, self._span_s = 0, 0.0  # at full load, since the limit last moved
         self._goodput = 0.0  # at full load [calls/s]; known in a rest
-        self._calm_s, self._calm = 0.0, 0  # what a call takes while resting, by so many samples
-        self.rested_s: float = 0.0  # in all: the law's clock stands still meanwhile
-        self._limit = 0  # the one that is being learned
+        self._calm_s, self._calm = 0.0, 0  # time of a call while resting, over how many samples
+        self.rested_s: float = 0.0  # total rest, while the law's clock stands still
+        self._limit = 0  # the limit being learned
         self._since_s = -1.0  # it has not changed since; or the rest began; below 0: not begun
         self._learned = 0  # the last one
         self._rest_s = _REST_S
-        self._until_s: float | None = None  # of the rest; None: learning
-        self._mean_s = 0.0  # of calls, as the rest began
+        self._until_s: float | None = None  # end of the rest; None: learning
+        self._mean_s = 0.0  # mean time of a call as the rest began
         self._slower = 0  # samples in a row
         self._whole, self._at_s, self._owed = 0, 0.0, 0.0  # the number used now, since, and not
 
@@ -166,12 +164,10 @@ def _is_same(limit: int, other: int) -> bool:
     return abs(limit - other) <= max(1.0, _SAME_SHARE * other)
 
 
-# -- The ramp: how a limit begins -------------------------------------------------------------
-#
-# How a limit begins: a few calls at once, and more as long as more calls raise the throughput.
-#
-# The guard of shared sinks only ever takes away: a spout has a few bolts with one tuple each. A
-# target that nobody knows is met with a few calls, however many workers there are.
+# -- The ramp: how a limit begins ------------------------------------------------------------- How
+# a limit begins: a few calls at once, and more as long as more calls raise the throughput.  The
+# guard of shared sinks only ever takes away: a spout has a few bolts with one tuple each.  An
+# unknown target first gets a few calls, however many workers there are.
 
 
 _QUICK, _FINE = 2.0, 1.25  # slow start doubles; once doubling gained little, by a quarter

@@ -11,11 +11,10 @@ from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, 
 from flowctl.core.pacing.sample import Sample
 
 # -- Who gets how many of a target's permits, and how much of its budget -----------------------
-#
-# Fair: jobs by weight, the workers of a job alike, and nobody more than it can use (max-min
-# fairness, by filling up). Permits are whole, so what is left over goes round: whoever had too
-# little for longest gets it next, and keeps it for some seconds, as a permit that moves is idle
-# on its way.
+# Fair: jobs by weight, the workers of a job equally, and none more than it can use (max-min
+# fairness, by filling up).  Permits are whole, so the remainder goes round: the worker that lacked
+# permits for longest gets the next one, and keeps it for some seconds, as a permit is idle while it
+# moves.
 
 
 # A permit moves when another worker lacks this many more permit-seconds than its holder.  With two

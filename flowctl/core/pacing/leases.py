@@ -116,8 +116,8 @@ class Claim(NamedTuple):
     ``want``: calls at once that it could use; ``want_rate``: cost a second.  ``holds``: permits
     that it has: the most it may use before it reads the answer; ``in_flight``: the most at once
     since its last report, with those that rest; ``is_held``: a caller waited for a permit;
-    ``resting``: permits that rest after a refusal; ``told_rate``: what the target told it that all
-    together may use [cost/s], 0: nothing.
+    ``resting``: permits that rest after a refusal; ``told_rate``: the rate that the target allows
+    all workers together [cost/s]; 0: it reports none.
     """
 
     worker: str

@@ -1,14 +1,14 @@
-"""How much a target takes in a time, learned from what it refuses: a rate, a bucket, a window.
+"""How much a target takes per time, learned from its refusals: a rate, a token bucket, a window.
 
-One number in flight can't hold such a limit: with calls of a second, ten a second are ten at once,
-and one at once if each caller that was refused rests.  So a limit has two sides, and a refusal asks
+No number of calls in flight expresses such a limit: with calls of a second, ten a second are ten at
+once, but one at once if each refused caller rests.  So a limit has two sides, and a refusal asks
 which of the two it was.  An experiment decides: calls are spread evenly, a little below the rate
-that succeeded of late, with as many in flight as before.  If refusals end, it was a rate; if not,
+that succeeded recently, with as many in flight as before.  If refusals end, it was a rate; if not,
 the number in flight.
 
-Where everything is refused, a window is used up, or the target is away: nothing shrinks; one call
-at a time asks whether it is over.  What succeeded from one such end to the next, in that time, is
-the window's rate.
+If everything is refused, a window is used up, or the target is away: no limit is lowered; one call
+at a time probes whether it is over.  The calls that succeed from one such end to the next, divided
+by that time, are the window's rate.
 """
 
 from __future__ import annotations
@@ -134,15 +134,15 @@ class LearnedRate:
         self.reason = "learned before"
         self._limit = _limit_at(known)
         self._seen: deque[_Seen] = deque()
-        self._since_s = -inf  # of the state, or of the experiment
+        self._since_s = -inf  # start of the state, or of the experiment
         self._since_move = 0  # calls
         self._good = known  # the last level at which nothing was refused for long
-        self._held = inf  # the good level as it closed
-        self._was = known  # what succeeded as it was learned
+        self._held = inf  # the good level when it closed
+        self._was = known  # the rate that succeeded when it was learned
         self._number_s, self._number_until_s = _NUMBER_S, -inf
         self._used_at_s = -inf
         self.mean_cost: float = 1.0
-        self._cost, self._opened_at_s = 0.0, -1.0  # what succeeded since then
+        self._cost, self._opened_at_s = 0.0, -1.0  # cost that succeeded since the opening
         self._ask_s, self._asked_at_s = _ASK_S, 0.0
         self._period_s = 0.0  # time between the last two openings; 0: it never opened
 

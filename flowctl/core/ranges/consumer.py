@@ -44,8 +44,8 @@ class RangeConsumer(AdaptiveFlowConsumer):
     ) -> None:
         super().__init__(new, settings, events, pool=pool, learned=learned)
         self.positions_done: int = 0
-        self.empty_positions: int = 0  # those of late that held no record
-        self.moved_at_s: float = -NEVER  # when it told last that it got on
+        self.empty_positions: int = 0  # recent positions without a record
+        self.moved_at_s: float = -NEVER  # when it last reported progress
         self.call_s: float = 0.0
 
     def pace(self, others: PositionPace) -> PositionPace:

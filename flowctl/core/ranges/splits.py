@@ -1,9 +1,9 @@
 """If a bolt is idle and nothing is left to send, a busy bolt gives back the end of its range.
 
-After dynamic work rebalancing of Dataflow ("liquid sharding"): the one with the latest expected end
-is asked for the share after which both end together.  It decides itself where its range ends, never
-below what it has claimed, and only after its answer is the rest another's to have.  An answer that
-does not come is asked for again, under the same number.
+After dynamic work rebalancing of Dataflow ("liquid sharding"): the bolt with the latest expected
+end is asked for the share after which both end together.  That bolt decides where its range ends,
+never below what it has claimed, and only after its answer may another bolt have the rest.  An
+answer that does not come is asked for again, under the same number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A map whose entries expire by ticks from outside (S46–S48), and when a tick is due (S79).
 
-It has no clock and no thread: whoever owns it rotates it.  With n buckets an entry is dropped by
-the n-th rotation after it was put: it lives longer than n - 1 ticks and n at most.
+It has no clock and no thread: its owner rotates it.  With n buckets an entry is dropped by the n-th
+rotation after it was put: it lives longer than n - 1 ticks and n at most.
 """
 
 from __future__ import annotations

@@ -74,11 +74,11 @@ class Watched(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of the inputs: those of the tuple that are not named here are acked.
+    """The outcome of a tuple's inputs: inputs that are not named here are acked.
 
-    ``held``: of this tuple, neither acked nor failed yet.  ``acked``: held since an earlier tuple
-    and acked now.  ``failed`` may be of this or an earlier one.  ``prolonged``: the time of their
-    trees begins anew.  ``watched`` says nothing about inputs; None: there is nothing to say.
+    ``held``: inputs of this tuple that are neither acked nor failed yet.  ``acked``: inputs held
+    since an earlier tuple and acked now.  ``failed``: of this or an earlier tuple.  ``prolonged``:
+    inputs whose trees get new time.  ``watched``: metrics of the task; None: there are none.
     """
 
     emits: list[Emitted] = []
