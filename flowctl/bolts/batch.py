@@ -13,7 +13,7 @@ from flowctl.core.records import Record, Span, with_fields
 from flowctl.errors import CallTooLongError, MissingExtraError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
-_OLDER_MAX: Final = 4  # a process with loops in loops has two or three of them
+_OLDER_MAX: Final = 4  # iterators kept; nested loops have two or three
 
 
 class Batch(Sequence[Record]):
@@ -113,7 +113,7 @@ class Batch(Sequence[Record]):
                 raise _no_record(f"[{index!r}]") from None
             raise
 
-    if not TYPE_CHECKING:  # for one, each name would be there
+    if not TYPE_CHECKING:  # a type checker would take any attribute for defined
 
         def __getattr__(self, name):
             raise _no_record(f".{name}") if name[0] != "_" else AttributeError(name)
@@ -155,7 +155,7 @@ class Batch(Sequence[Record]):
         self.rejected.setdefault(index, str(text))
 
     def _index_of(self, record: Any) -> int:
-        if isinstance(record, bool):  # a flag; Python's are ints
+        if isinstance(record, bool):  # bool is an int, but no index
             raise _not_in_batch(f"{record} is not a record", len(self._records))
         if hasattr(record, "__index__"):  # numpy's ints too
             return operator.index(record)

@@ -90,7 +90,7 @@ class _Slots:
 
     def _safely(self, call: Callable[[], None]) -> None:
         """Run ``call`` as a callback of the loop, which would only log an exception."""
-        if self._is_over:  # the loop goes on for others
+        if self._is_over:  # the loop also serves other bolts
             return
         try:
             call()
@@ -179,7 +179,7 @@ class _Slots:
             self._fill()
 
     def _die(self, error: BaseException) -> None:
-        if isinstance(error, KeyboardInterrupt):  # the other is how Python closes a coroutine
+        if isinstance(error, KeyboardInterrupt):  # GeneratorExit closes a coroutine
             self._link.flush(dying_of(error))
 
     async def _range(self, work: Work, slot: object) -> None:

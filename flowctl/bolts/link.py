@@ -77,8 +77,8 @@ class FlushPromise:
         self.is_given: bool = False
         self.look_at_s: float = 0.0
         self.waiting: int = 0
-        self._looks_left = 0  # how many more times there will be a look, if nothing is reported
-        self._reported = False  # since the last look
+        self._looks_left = 0  # looks left if nothing is reported
+        self._reported = False  # whether an ack was reported since the last look
 
     def give(self, now_s: float) -> None:
         """Note that there are tuples, so acks will follow."""
@@ -181,14 +181,14 @@ class Link:
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
         self._queue: deque[tuple[Emission, float]] = deque()
-        self._known = KnownTuples(slots)  # queued, being processed or done
+        self._known = KnownTuples(slots)  # ids of tuples queued, being processed or done
         self._writer = FrameWriter(FRAME_BYTES_MAX)
         self.promise: FlushPromise = FlushPromise()
         self.idleness: Idleness = Idleness(slots)
         desk = RangeDesk(self._let_go, self._pauses, self._writer, self.idleness, self._learn)
         self.ranges: RangeDesk = desk
         self._beat_at_s = 0.0  # when the next heartbeat is due
-        self._prolonged: dict[int, None] = {}  # to be reported once each, with the next heartbeat
+        self._prolonged: dict[int, None] = {}  # inputs to report with the next heartbeat
         self._targets = TargetTeller()
         self.calls: Calls = Calls(endpoint.call_timeout_s)
         self._has_ranges = endpoint.reader is not None
@@ -197,7 +197,7 @@ class Link:
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
         self.on_tuples: Callable[[], None] = lambda: None
-        self._idle_since_s: dict[Hashable, float] = {}  # slots of an event loop
+        self._idle_since_s: dict[Hashable, float] = {}  # idle slots of an event loop
         self.revoked: int = 0
         # Held while bytes are sent, outside _changed: what was written first is sent first.
         self._sending = threading.Lock()
@@ -305,7 +305,7 @@ class Link:
     def prolong(self, input_id: int, batch: Batch) -> None:
         """Report with the next heartbeat that an input, and so all of ``batch``, takes longer."""
         with self._lock:
-            if input_id not in self._prolonged:  # otherwise it has all been reported already
+            if input_id not in self._prolonged:  # otherwise they are already to be reported
                 self._prolonged[input_id] = None
                 ids: list[Any] = [record.position for record in batch[:]]
                 self._prolonged.update(dict.fromkeys(ids))
@@ -411,7 +411,7 @@ class Link:
     def _run(self) -> None:
         try:
             self._receive_until_end()
-            self.on_end()  # again, as the link may have ended before anybody could listen
+            self.on_end()  # again: the link may have ended before on_end was set
         except BaseException as error:  # the connection ends with it, which the spout notices
             # Shut at once: a process thread may be in a call that takes long, or for ever.
             self.close(f"broken: {death_of(self._thread.name, error).problem}")
@@ -419,7 +419,7 @@ class Link:
     def _receive_until_end(self) -> None:
         readable = select.poll()
         readable.register(self._stream.fileno(), select.POLLIN)
-        self.beat()  # at once: a bolt that freezes in its first tuple is known to send them
+        self.beat()  # at once, so that the spout knows that this bolt sends heartbeats
         now_s = time.monotonic()
         while self.ended is None:
             if self._reading.look():  # the process thread does the rest between its calls

@@ -126,7 +126,7 @@ class _Run:
             except (AuthenticationError, WireError) as error:
                 self._notify(BoltNotice(bolt, "fatal", error.problem, error.remedy))
                 return
-            except BaseException as error:  # including what user code raised to end its thread
+            except BaseException as error:  # also SystemExit of user code
                 detail = ": ".join(filter(None, (type(error).__name__, str(error))))
             if detail is None or self._stopping.is_set():
                 return

@@ -48,7 +48,7 @@ class Pauses:
         self._own: dict[Hashable, _Wait] = {}
         self._probes: set[Hashable] = set()  # slots whose call began while the bolt was shut
         self._row = 0
-        self._wait_s = 0.0  # between two calls while shut
+        self._wait_s = 0.0  # seconds between two calls while shut
         self._next_at_s = 0.0
 
     def wait_s(self, slot: Hashable, now_s: float) -> float:

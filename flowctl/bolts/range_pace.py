@@ -42,10 +42,10 @@ class Trials:
 
     def __init__(self, cheap_s: float) -> None:
         self._cheap_s = cheap_s
-        self._least_s = inf  # since the last batch of another size, itself included
-        self._alike = 0  # batches since then
-        self._mean_records = 0.0  # of theirs
-        self._apart = 0  # batches of another size, so far
+        self._least_s = inf  # shortest since the last batch of another size, incl.
+        self._alike = 0  # batches since then, of like size
+        self._mean_records = 0.0  # mean size of those
+        self._apart = 0  # batches of another size so far
 
     @property
     def next(self) -> int | None:
@@ -147,7 +147,7 @@ class BatchPace:
         Like :attr:`next_records`, but the end of a block is divided evenly.
         """
         wanted = self.next_records
-        if self._grows or wanted != self.records:  # more would take who knows how long; or a trial
+        if self._grows or wanted != self.records:  # a trial, or an unknown time for more
             return min(wanted, left)
         if left // 2 < _SHARE_LEAST * wanted and left <= RECORDS_MAX:
             return left  # half of it would be too short

@@ -76,7 +76,7 @@ class RangeTurn:
         self._batch: Batch | None = None
         self._wait_s = time.monotonic() - work.received_at_s
         self._read_s = 0.0
-        self._asked_at_s: float | None = None  # the batch that is being waited for
+        self._asked_at_s: float | None = None  # since when a batch is waited for
         self.began_at_s: float = 0.0
         self._is_over = False  # a call took too long: the bolt leaves
 

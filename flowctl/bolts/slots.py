@@ -30,8 +30,8 @@ class Idleness:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._total_s = 0.0  # of the waits that are over, for all slots together
-        self._since_sum_s = 0.0  # of the waits under way: when each began
+        self._total_s = 0.0  # seconds of past waits, all slots together
+        self._since_sum_s = 0.0  # sum of the start times of current waits
         self.idle_slots: int = 0
 
     @contextmanager
@@ -107,8 +107,8 @@ class Calls:
         self.patience_s: float = 0.0
         # Changed by single operations of dicts, which need no lock: who takes a call out of the
         # first reports it.
-        self._under_way: dict[int, UnderWay] = {}  # by id: there are very many
-        self._over: dict[int, UnderWay] = {}  # reported by us, and still not back
+        self._under_way: dict[int, UnderWay] = {}  # keyed by id()
+        self._over: dict[int, UnderWay] = {}  # calls reported as failed that have not returned
 
     def begin(self, call: UnderWay) -> None:
         """``call`` begins."""

@@ -24,7 +24,7 @@ from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
 SHOWN_MAX = 40  # about a screen
-_PLACES_SHOWN = 10  # of one partition, in two lines; JSON has all
+_PLACES_SHOWN = 10  # places of one partition, in two lines; JSON has all
 DEFAULT_ATTRIBUTE = "sink"
 
 _redis = click.option(

@@ -100,7 +100,7 @@ def confirmed(question: str, *, yes: bool) -> bool:
     except click.Abort:
         if sys.stdin.isatty():
             raise  # Ctrl-C
-        click.echo(err=True)  # the question's line is open
+        click.echo(err=True)  # ends the line of the question
         raise ConfigError(
             "--yes",
             "is needed because there is no terminal to ask on.",

@@ -21,7 +21,7 @@ from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
 _EVERY_MOST_S = 86_400.0  # a day: who looks less often has no terminal open for it
-_NOW_S = 3.0  # a worker that is at work is seen four times a second
+_NOW_S = 3.0  # a working worker is seen four times a second
 
 _redis = click.option(
     "--redis", "url", metavar="URL", envvar=_URL_VARIABLE, required=True, show_envvar=True,
@@ -46,7 +46,7 @@ def list_command(url: str, as_json: bool, every: float | None) -> None:
     while True:
         found = _read_all(stored)
         if every and not as_json:
-            click.clear()  # nothing where nobody watches
+            click.clear()  # does nothing unless on a terminal
         if as_json:
             click.echo(json.dumps([_plain(each) for each in found], indent=2))
         elif not found:
@@ -91,7 +91,7 @@ def _read_all(stored: Any) -> list[StoredTarget]:
             found.append(stored.read(name))
         except CheckpointCorruptError as error:
             click.echo(printable(str(error)), err=True)
-        except ConfigError:  # removed since
+        except ConfigError:  # removed since it was listed
             continue
     return found
 

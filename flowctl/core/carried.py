@@ -32,7 +32,7 @@ class CarriedRecord(Record, frozen=True, array_like=True, gc=False):
     place, which encoders send as it is; reading ``value`` gives the plain value.
     """
 
-    if not TYPE_CHECKING:  # a field may not become a property, says the checker
+    if not TYPE_CHECKING:  # type checkers refuse a property in place of a field
 
         @property
         def value(self) -> Any:

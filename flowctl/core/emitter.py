@@ -75,7 +75,7 @@ class Emitter:
             emission = None if is_held else self._emit_doubted(now_s)
             return emission or self._emit_copy(now_s)
         if self._supply.is_held:
-            self._window_limited = False  # its position is not saved yet
+            self._window_limited = False  # the next records must be saved first
             return None
         if is_held:
             self._window_limited = False  # no window holds it back: none must grow because of it

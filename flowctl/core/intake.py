@@ -57,7 +57,7 @@ class Intake:
         self._paused_at_s: float | None = None
         # Whether, as far as is known, no more records will come: all that there were found room.
         self.holds_rest: bool = True
-        self._is_worked_on = False  # something was acked
+        self._is_worked_on = False  # whether anything was acked
         self._is_stream = False
         self._first_at_s: float | None = None  # when records came first
         self._offered = 0  # records that came so far
@@ -89,7 +89,7 @@ class Intake:
         accepted = records if taken == len(records) else records[:taken]
         for seq, run in ledger.admit(accepted):
             run_sizes = (
-                sizes[:taken] if len(run) == taken else sizes_of(run)  # some were skipped
+                sizes[:taken] if len(run) == taken else sizes_of(run)  # some records were skipped
             )
             if not self._commits_acked:
                 ledger.ack(seq, seq + len(run), run[0].position, run[-1].position)

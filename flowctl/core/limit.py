@@ -71,8 +71,8 @@ class RefusedLimit:
         self._share = share
         self._fell_to = inf  # the limit after the last refusal
         self._refused = inf  # the level that was refused last
-        self._level, self._too_many = inf, 0.0  # of the last round, and how many were refused of it
-        self._calls = 0  # since the last refusal
+        self._level, self._too_many = inf, 0.0  # level of the last round, and its refusals
+        self._calls = 0  # calls since the last refusal
         self._step = 1.0
 
     def _grain(self, level: float) -> float:

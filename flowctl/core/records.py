@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position: Position
     value: Any
 
-    if not TYPE_CHECKING:  # type checkers say it themselves
+    if not TYPE_CHECKING:  # type checkers report it themselves
 
         def __getitem__(self, key):
             """Explain what to write instead: many a first ``process`` does this."""

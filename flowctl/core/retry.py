@@ -125,7 +125,7 @@ class RetryQueue(Generic[T]):
         self.doubted: dict[T, None] = {}
         # Numbers order entries with equal times, so that both survive (S110).
         self._numbers = count(1)
-        self._waiting: list[tuple[float, int, T]] = []  # by when they are due
+        self._waiting: list[tuple[float, int, T]] = []  # ordered by due time
         self._ready: list[tuple[Any, int, T]] = []
         self._passed: list[tuple[Any, int, T]] = []  # ready too, but there was no room for them
 

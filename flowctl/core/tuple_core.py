@@ -274,7 +274,7 @@ class TupleCore:
         if at is not None and not 0 <= at < len(records):
             at = None
         reason = fail.reason(records[at].position if at is not None else None)
-        if fail.is_refused:  # the records before the one that was being read were taken
+        if fail.is_refused:  # earlier records were taken
             refusal = Refused(reason, fail.after_s, in_flight, at or 0)
             outcome = self._failures.refuse(flow_tuple, consumer, refusal, now_s)
             self.book.changed(consumer)
@@ -334,7 +334,7 @@ class TupleCore:
                 self.counters.tuples_revoked += 1
                 self._failures.move(flow_tuple, consumer, now_s)
         if not consumer.held:
-            consumer.on_answered()  # it had begun nothing
+            consumer.on_answered()  # it had begun none of them
         self.book.changed(consumer)
         self._end_phase.on_answer(consumer, given=bool(given.tuple_ids))
 

@@ -10,7 +10,7 @@ import msgspec
 from flowctl.core.buffer import Cut
 from flowctl.core.records import Position
 
-Ids: TypeAlias = Sequence[int]  # of tuples
+Ids: TypeAlias = Sequence[int]  # ids of tuples
 
 #: It never failed: earlier than any time that a clock shows.
 NEVER_JUDGED = -1.0
@@ -64,12 +64,12 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     avoided: set[str] | None = None
     held_by: str | None = None
     held_before: set[str] | None = None
-    ordinal: int = 0  # which one it was of those that went to the bolt, from 1
+    ordinal: int = 0  # its number among the tuples sent to the bolt, from 1
     window_limited: bool = True  # it was not sent earlier because windows were full
     is_hedged: bool = False  # another bolt was given it as well
     is_given_up: bool = False  # its attempts ran out, or process rejected it
-    is_culprit: bool = False  # what made the tuple fail that it was cut from is in it
-    search: Search | None = None  # it is a piece by which a record is looked for
+    is_culprit: bool = False  # it holds the record that made the whole tuple fail
+    search: Search | None = None  # set while it is a piece of a search
     sent_at_s: float = 0.0
     deadline_s: float = 0.0
     due_s: float = 0.0  # when its ack is expected; kept only at the end of the input

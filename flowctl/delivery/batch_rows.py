@@ -41,7 +41,7 @@ _GROWN = 10
 # it.  More than half way between once and twice, as the next trial, with four times as many,
 # corrects it.
 _SAME = 1.8
-_USUAL_OF = 5  # batches: their median
+_USUAL_OF = 5  # the usual time is the median of this many batches
 # The fewest rows are this share of the rows that were shown to take no longer, until a batch of
 # that few takes this many times as long: then the target has changed.  The proof loses a fiftieth
 # with each batch.

@@ -16,7 +16,7 @@ from flowctl.ports import FlowProducer, SourceChunk
 # A producer that is busy is asked again after this [s], before the batch is closed with what it
 # has.
 _BUSY_MAX_S = 1.0
-_POLL_ROWS_MAX = 10_000  # at once; a batch is more than one poll
+_POLL_ROWS_MAX = 10_000  # rows of one poll; a batch takes several
 
 
 class Piece(NamedTuple):

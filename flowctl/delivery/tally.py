@@ -54,4 +54,4 @@ class Tally(Numbers, kw_only=True, forbid_unknown_fields=True):
         return f"{', '.join(parts)}; {self.calls} calls{waited}"
 
 
-_WAITED_SHOWN_S = 0.1  # less is the time that asking takes
+_WAITED_SHOWN_S = 0.1  # less [s] is the time of the requests themselves

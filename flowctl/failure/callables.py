@@ -29,7 +29,8 @@ _LAZY: Final = (map, filter, zip, enumerate)
 def check_process(process: Any, field: str = "process", *, given: str = "the batch") -> None:
     """Raise :class:`ConfigError` if calling ``process`` could never process anything.
 
-    ``async def`` is allowed here: see :func:`is_async`.  ``given``: the name of its one argument.
+    ``async def`` is allowed here: see :func:`is_async`. ``given``: its one argument in words, for
+    the error.
     """
     if not callable(process):
         raise ConfigError(
@@ -89,7 +90,7 @@ def check_returned(made: Any) -> None:
     if made is None or (kind := _unfinished(made)) is None:
         return
     if inspect.iscoroutine(made) or inspect.isgenerator(made):
-        with suppress(Exception):  # it was not started, but it may be a subclass of their own
+        with suppress(Exception):  # never started; but a subclass may raise
             made.close()
     what, remedy = kind
     raise UnrunnableError("process", f"returned {what}, so its work is not done.", remedy=remedy)
@@ -203,7 +204,7 @@ def check_arguments(process: Any, field: str, given: Sequence[str]) -> None:
         # Not the signature of the function that a decorator wraps: the decorator may fill in
         # arguments.
         signature = inspect.signature(process, follow_wrapped=False)
-    except (TypeError, ValueError):  # some builtins have none
+    except (TypeError, ValueError):  # some builtins have no signature
         return
     try:
         signature.bind(*given)

@@ -31,15 +31,15 @@ from flowctl.failure.headers import Told, told_of, wait_of
 from flowctl.failure.kinds import Kind
 from flowctl.failure.texts import answer_of
 
-# An hour in a header may be an hour, milliseconds read as seconds, or a wrong clock.  The longest
-# wait [s]: asking every five minutes costs a target nothing, and a run never stands still much
+# The longest wait [s].  An hour in a header may be an hour, milliseconds read as seconds, or a
+# wrong clock; asking every five minutes costs a target nothing, and a run never stands still much
 # longer than it must.  This also applies to RetryLater: a longer wait is then several waits, none
 # of which counts.
 AFTER_MAX_S: Final = 300.0
 # After a conflict of two transactions, of which one was aborted, wait this long [s]: the other will
 # be over in moments.
 _CONFLICT_AFTER_S: Final = 0.05
-_ERRORS_LOOKED_AT_MAX: Final = 16  # of a chain of causes, which may be circular
+_ERRORS_LOOKED_AT_MAX: Final = 16  # errors of a chain of causes, which may be circular
 _ITEMS_LOOKED_AT_MAX: Final = 10_000
 _STATUS_MIN, _STATUS_MAX = 400, 599
 _SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")

@@ -22,7 +22,7 @@ def error_text(error: BaseException) -> str:
 
     For an HTTP response the start of its body is added, if the error does not quote it.
     """
-    if isinstance(error, UnrunnableError):  # ours: the parts are shown separately
+    if isinstance(error, UnrunnableError):  # our own error: its parts are shown separately
         return f"{sendable(error.problem)}\n{error.remedy}"
     return sendable_start(message_of(error), ERROR_CHARS_MAX)
 
@@ -62,7 +62,7 @@ def answer_of(error: BaseException) -> str:
         if not isinstance(content, bytes):
             return ""
         text = content[:_ANSWER_BYTES_MAX].decode(encoding, "replace")
-    except Exception:  # other clients have other attributes, or none
+    except Exception:  # other clients store the body elsewhere, or not at all
         return ""
     shown = "".join(char if char.isprintable() else " " for char in sendable(text))
     return " ".join(shown.split())[:ANSWER_CHARS_MAX]

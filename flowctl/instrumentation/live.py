@@ -58,7 +58,7 @@ from flowctl.instrumentation.snapshot import BoltView, PartitionView, Report, Sn
 from flowctl.instrumentation.text import printable, printable_problem
 from flowctl.instrumentation.views import BaseView
 
-EVENTS_SHOWN = 5  # the newest; what is above them must stay on the screen
+EVENTS_SHOWN = 5  # the newest events; the parts above must stay visible
 # Headline, table head, checkpoint (2), progress, note, and the cursor: 12 bolts fit 24 lines.
 _OTHER_LINES = 7
 
@@ -194,7 +194,7 @@ def _line(text: str, style: str) -> Text:
 
 # -- parts of the screen -----------------------------------------------------------------------
 
-_NAME_CELLS = 14  # of a partition's name: enough of a path's end to know it
+_NAME_CELLS = 14  # cells of a partition's name: enough to know a path by its end
 _BAR_CELLS_MIN = 6  # a shorter bar shows nothing
 _BAR_CELLS_MAX = 40  # a longer bar shows no more
 _STATE_CELLS = len("refused")  # the longest of Condition
@@ -263,7 +263,7 @@ def _columns(width: int, shown: Sequence[BoltView]) -> list[str]:
         columns += ["records", "of all"]
     if width >= _WIDER:
         columns += ["service", "window"]
-    gap = 2  # none behind the last column
+    gap = 2  # no gap behind the last column
     while columns and _other_cells(columns, shown) + _BAR_CELLS_MIN - gap > width:
         columns.pop()  # a column without room would cut the others
     return columns
@@ -306,7 +306,7 @@ def _row(
     number = percent(share, digits=1 if share is not None and share < 0.0995 else 0)
     drawn = Text(f"{bar(share or 0.0, widest, cells):<{cells}}", style=_STYLES[how] or _BAR_STYLE)
     return [
-        Text(printable(bolt.name)),  # a str would be read as markup
+        Text(printable(bolt.name)),  # rich would read a str as markup
         Text(how, style=_STYLES[how]),
         drawn.append(f" {number:>5}", style=_STYLES[how] or "default"),
     ]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # restart.
 HUNG_AFTER_S: Final = 60.0
 _REQUEST_TIMEOUT_S: Final = 5.0  # a client that sends no request must not hold a thread for ever
-_GZIP_LEVEL: Final = 1  # lines that are alike get small at once; 9 takes several times as long
+_GZIP_LEVEL: Final = 1  # similar lines shrink at once; 9 takes several times longer
 _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
 
 

@@ -67,7 +67,7 @@ class RunEvents:
         self._logger = logger or get_logger()
         self._next_s = clock() + PROGRESS_EVERY_S
         self._started_at = ""
-        self._long: frozenset[object] = frozenset()  # calls that were told
+        self._long: frozenset[object] = frozenset()  # calls that were reported
 
     def started(self) -> None:
         """The run begins."""

@@ -132,7 +132,7 @@ class RunNumbers(Counters, frozen=True, kw_only=True, gc=True):  # type: ignore[
     bolts: tuple[BoltView, ...] = ()
     records_per_s: float = 0.0
     records_skipped: int = 0  # acked by an earlier run, read again and skipped
-    records_saved: int = 0  # in the saved checkpoint, all runs together
+    records_saved: int = 0  # records in the saved checkpoint, of all runs
     waits: Waits = Waits()
     dear_call: DearCall | None = None  # None: the cost of records decides the size of tuples
     long_calls: tuple[LongCallView, ...] = ()  # of 30 s and more, the longest first
@@ -206,13 +206,13 @@ class Report(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     records_total: int = 0
     checkpoint_saves: int = 0
     checkpoint_survives: bool = True  # False: what was saved ended with the process
-    calls_overdue: int = 0  # took longer than call.timeout_s
-    loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
+    calls_overdue: int = 0  # calls that took longer than call.timeout_s
+    loss_reasons: tuple[LossReason, ...] = ()  # most frequent first
     dead_letters_hint: str = ""  # the command that shows them; "" if there is none
     records_kept_nowhere: int = 0  # rejected by this run, without a dead letter
     # The same of earlier runs: until a rewind or a clear has them done again.
     records_kept_nowhere_before: int = 0
-    letters_open: int = 0  # of all runs: neither dropped nor processed again
+    letters_open: int = 0  # letters of all runs, neither dropped nor redriven
     started_at: str = ""  # wall clock, ISO 8601 in UTC; "": the run did not begin
     ended_at: str = ""
     # Versions of flowctl, Python, and Spark if it was used.

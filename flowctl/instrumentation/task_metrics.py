@@ -295,7 +295,7 @@ class BoltMetrics:
     def take_in(self, watched: Watched) -> None:
         """Add what was watched."""
         for name, counts in self._counts.items():
-            if new := getattr(watched, name):  # comes with each tuple, and most of it is empty
+            if new := getattr(watched, name):  # sent with each tuple, and mostly empty
                 counts.add_all(new)
         for name, times in self._times.items():
             if sums := getattr(watched, name):

@@ -65,7 +65,7 @@ class _Call:
         ``retry_after_s``: how long it asked to be left alone; None: it didn't say.  This method
         does not wait: the permit rests, and the next call waits for it.
         """
-        is_number = isinstance(retry_after_s, int | float) and retry_after_s >= 0  # nan is not
+        is_number = isinstance(retry_after_s, int | float) and retry_after_s >= 0  # nan is refused
         if retry_after_s is not None and not is_number:
             raise ConfigError(
                 "retry_after_s",

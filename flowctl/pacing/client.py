@@ -48,7 +48,7 @@ class Reporter:
         self._gate = gate
         self._settings = settings
         self._me = secrets.token_hex(8)
-        self._told = Sums()  # what was answered
+        self._told = Sums()  # the sums of the last answered report
         self._telling = CallCounts()
         self._told_at_s = self._wanted_at_s = gate.clock()
         self._rate_held_at_s = -inf

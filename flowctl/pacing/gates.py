@@ -79,7 +79,7 @@ def _new_gate(settings: PaceSettings) -> Gate:
     gate.source = source
     source.start()
     pool = sys.modules.get("multiprocessing.util")
-    if pool is not None:  # its processes end without atexit
+    if pool is not None:  # its processes do not run atexit handlers
         pool.Finalize(None, _leave, exitpriority=0)
     return gate
 

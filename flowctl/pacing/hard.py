@@ -69,7 +69,7 @@ class HardPermits:
         status = connection.info.transaction_status
         if status == _GONE:
             return  # the server has given the place back with the session
-        if status == _FAILED:  # it refuses any statement but this
+        if status == _FAILED:  # a failed transaction accepts only a rollback
             connection.rollback()
         _asked(connection, _GIVE, (self._key, place))
 

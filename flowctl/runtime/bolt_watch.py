@@ -319,7 +319,7 @@ class Reach:
 
     def __init__(self, control: RunControl) -> None:
         self._control = control
-        self._missing: dict[str, int] = {}  # the epoch of who was out of reach in the last look
+        self._missing: dict[str, int] = {}  # epochs of bolts that were unreachable in the last look
         self._look_at_s = 0.0
 
     def look(self, server: SpoutServer | None) -> None:
@@ -335,7 +335,7 @@ class Reach:
         for consumer in list(core.bolts.values()):
             patience_s = PROBE_AFTER_S + _ANSWER_S + consumer.service.path_peak_s
             if now_s - consumer.heard_at_s < patience_s or not consumer.sends_heartbeats:
-                continue  # its machine answered since: the kernel, which costs more, need not say
+                continue  # its machine has answered: no costlier question to the kernel
             if not consumer.flight or consumer.is_suspect:
                 continue
             if server.unanswered_s(consumer.bolt) >= patience_s:

@@ -58,10 +58,10 @@ class Checkpointer(GuardedThread):
         self._interval_s = interval_s
         self._away = pause_of_store(interval_s)
         self.closing = threading.Event()
-        self.woken = threading.Event()  # hurried, or closing
+        self.woken = threading.Event()  # set to hurry a save, or to close
         control.save_soon = self.woken.set
         self._saving = threading.Lock()  # an older checkpoint must not be saved after a newer
-        self._receipts: list[Receipts] = []  # not kept yet
+        self._receipts: list[Receipts] = []  # receipts not written yet
         self._logger = ModuleLogger("flowctl.checkpoint")
 
     def start(self) -> None:

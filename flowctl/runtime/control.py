@@ -173,7 +173,7 @@ class RunControl:
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that connected
         # The store's content, as far as we know: changed by the saving thread, one at a time.
         self.saved: Checkpoint = Checkpoint()
-        self.saved_cumulative: int = 0  # records of it below the cumulative acks
+        self.saved_cumulative: int = 0  # saved records below the cumulative acks
         self.note_saved(restored.partitions)
         # Done by earlier runs.
         self.records_before: int = restored.records
@@ -182,7 +182,7 @@ class RunControl:
         # All that was acked until then is in the store; None: nothing was saved yet.
         self.saved_until_s: float | None = None
         self.receipt_log: ReceiptLog | None = None  # gets receipts before a checkpoint is saved
-        self.store_survives = True  # as the store says, see CheckpointStore
+        self.store_survives = True  # reported by the store, see CheckpointStore
         # Both are set by the sender when it listens: one wakes it, the other says how long it has
         # waited so far, and why.
         self.wake: Callable[[], None] = lambda: None

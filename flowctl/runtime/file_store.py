@@ -119,7 +119,7 @@ class FileCheckpointStore(StateStore):
     @check_arguments("directory")
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         self.directory: Path = Path(directory or default_directory()).absolute()
-        self._held: dict[str, _Held] = {}  # of the jobs that this object owns
+        self._held: dict[str, _Held] = {}  # states of the jobs that this object owns
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:

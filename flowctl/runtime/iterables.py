@@ -76,7 +76,7 @@ class Records:
         self._values = values
         self._partition = partition
         self._rest: Iterator[Any] = iter(())
-        self._read_from: Iterator[Any] | None = None  # what was read last, now or before
+        self._read_from: Iterator[Any] | None = None  # the iterator that was read last
         self._error: BaseException | None = None  # of ``values``, after the records before it
         # positions: of the next value, and of the first that is not done
         self._next = self._start = 0

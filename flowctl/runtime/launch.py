@@ -110,7 +110,7 @@ class Launch:
         if run.control.store_survives:
             where = getattr(self._plan.store, "place", "")
             said = f"{saved}{f' in {where}' if where else ''}; {self._how_to_resume()}"
-        else:  # no command resumes it
+        else:  # no command resumes this run
             said = f"{saved} {IN_MEMORY}"
         self._say(said)
         interrupted = Interrupted(said)

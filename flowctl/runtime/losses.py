@@ -90,8 +90,8 @@ class Losses:
         self._dead_letter = dead_letter
         self._job = job
         self._records_before = records_before
-        self._letters_open = 0  # when the run ended
-        self._kept_nowhere_before = 0  # rejected by earlier runs, and not done again
+        self._letters_open = 0  # open letters when the run ended
+        self._kept_nowhere_before = 0  # records rejected by earlier runs, still not done
         self._reasons = Reasons()
 
     def take(self, event: FlowEvent) -> None:

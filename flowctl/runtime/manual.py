@@ -82,10 +82,10 @@ class ManualSpout:
         self._clock: Callable[[], float] = time.monotonic
         self._core: SpoutCore | None = None
         self._epoch = 0
-        self._rest: SourceChunk | None = None  # polled, not yet taken by the core
-        self._refused: SourceError | None = None  # of the record that follows those
+        self._rest: SourceChunk | None = None  # records polled, not yet taken by the core
+        self._refused: SourceError | None = None  # the error of the record after them
         self._producer_is_open = False
-        self._saved_at_s = 0.0  # or tried to
+        self._saved_at_s = 0.0  # when it last saved, or tried to
         self._store_is_away = False
         self._notifier: ListenerNotifier | None = None
         self._control: RunControl

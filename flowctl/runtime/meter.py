@@ -75,7 +75,7 @@ class BoltRates:
             for bolt in to_find:
                 if bolt in before:
                     rates[bolt] = (counts[bolt] - before[bolt]) / passed_s
-                else:  # it came later
+                else:  # the bolt came later
                     missing.append(bolt)
             to_find = missing
         return rates
@@ -150,7 +150,7 @@ class Meter:
         self._rates: deque[tuple[float, int]] = deque()
         self._outlook = _Outlook()
         self._waits: deque[tuple[float, Waits]] = deque()
-        self._read_before = 0  # of the source, by earlier runs
+        self._read_before = 0  # read from the source by earlier runs
         # All bolts that were ever connected, in the order in which they are shown, as last seen.
         self._names: list[str] = []
         self._seen: dict[str, BoltView] = {}

@@ -136,7 +136,7 @@ class Redriven:
         self._is_own = type(inner).__module__.partition(".")[0].startswith("flowctl")
         self._port = port
         self._job = job
-        self._seen: dict[str, PartitionCheckpoint] = {}  # of each redrive, as last settled
+        self._seen: dict[str, PartitionCheckpoint] = {}  # state of each redrive, as last settled
         self._letters = self._by_partition(_letters_of(port, job) if port is not None else ())
         self.settle(restored)
         self._chunks = deque(

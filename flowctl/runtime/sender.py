@@ -218,7 +218,7 @@ class Sender(GuardedThread):
         self._dead_letters, self._notifier, self._losses, self._on_news = outlets
         self._telling = control.core if isinstance(control.core, TellingCore) else None
         self._saved: list[tuple[str, Saved]] = []  # to be sent to bolts
-        self._news: list[object] = []  # collected with the lock held, sent without it
+        self._news: list[object] = []  # news collected with the lock held, sent without it
         self._inbound_handler = InboundHandler(control, self._notifier, server.drop_bolt)
         # so that a dead view can't fill the memory
         self.events: deque[FlowEvent] = deque(maxlen=100_000)

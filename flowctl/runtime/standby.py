@@ -104,7 +104,7 @@ class Standby:
 
     def release(self) -> None:
         """Give the lease up, if it is ours, so that another driver need not wait until it ends."""
-        with suppress(FlowctlError):  # then it ends by itself
+        with suppress(FlowctlError):  # if that fails, the lease ends by itself
             self._store.lease(self._job, self._owner, 0.0)
 
     def keep(self, closing: threading.Event) -> None:

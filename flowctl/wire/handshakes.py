@@ -218,7 +218,7 @@ class PendingHandshakes:
             return
         peer.said = b""
         peer.since_s = time.monotonic()
-        del self._silent[peer]  # to the end of the line
+        del self._silent[peer]  # moves the peer to the end
         self._silent[peer] = None
 
     def _take_hello(self, peer: PendingPeer, body: bytes) -> None:
@@ -315,7 +315,7 @@ class HandshakePool:
         self._context = context
         self._on_result = on_result
         self._expected = expected
-        self.running: dict[_Handshake, None] = {}  # in the order they began
+        self.running: dict[_Handshake, None] = {}  # ordered by their start
         # Appended by the threads: a bolt, or why the peer was refused.
         self._results: deque[tuple[_Handshake, AuthenticatedPeer | str]] = deque()
         self._refusals = _RefusalEpisode()
@@ -434,7 +434,7 @@ class _Handshake:
         except BlockingIOError:
             self.cut_off()
         except OSError:
-            return  # already closed
+            return  # the connection is already closed
 
     def cut_off(self) -> None:
         with contextlib.suppress(OSError):

@@ -220,7 +220,7 @@ class SpoutServer:
         )
         self.connections: dict[str, Connection] = {}
         self._epochs: dict[str, int] = {}
-        self._dirty: set[Connection] = set()  # something is in the outbox, not waiting to write
+        self._dirty: set[Connection] = set()  # outboxes to flush, not waiting to write
         self._closing: set[Connection] = set()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._woken = False
@@ -375,7 +375,7 @@ class SpoutServer:
 
     def _attend(self, connection: Connection, events: int, inbound: list[Inbound]) -> int:
         """Write and read as far as possible; return about how many frames arrived."""
-        if connection.is_gone:  # since it was selected
+        if connection.is_gone:  # closed since it was selected
             return 0
         if events & selectors.EVENT_WRITE:
             self._stop_waiting(connection)

@@ -36,8 +36,8 @@ _WHOLE: Final = 1
 _TUPLE: Final = 2
 _SET: Final = 3
 _FROZENSET: Final = 4
-_DICT: Final = 5  # with keys that msgpack does not support: key, value, key, value, …
-_INT: Final = 6  # of more than 64 bits
+_DICT: Final = 5  # a dict with other keys: key, value, key, value, …
+_INT: Final = 6  # an int of more than 64 bits
 _DECIMAL: Final = 7
 _UUID: Final = 8
 _DATE: Final = 9
@@ -88,7 +88,7 @@ def carry(value: Any) -> Any:
     Raises :class:`NotCarriedError`.
     """
     try:
-        _encode(value)  # first: it fails if a list contains itself
+        _encode(value)  # fails early if a list contains itself
     except _NOT_ENCODED:
         return _packed(value)
     return value if _are_plain((value,)) else _packed(value)

@@ -47,7 +47,7 @@ class WorkStealing:
         self._bolts = bolts
         self._revoke = revoke
         self._is_started = False
-        self._idle: dict[str, None] = {}  # in the order in which they became so
+        self._idle: dict[str, None] = {}  # idle bolts, the longest idle first
         self._donors: list[tuple[float, str]] = []  # (-seconds of work left, bolt)
         self._asked: set[str] = set()  # bolts that have not answered yet
 
@@ -240,8 +240,8 @@ class Hedging:
         self._latest = _Queue()  # (-due_s, tuple id)
         self._earliest = _Queue()  # (due_s, tuple id)
         self._left = 0  # tuples that may still be hedged
-        self._work_left_s = 0.0  # and seconds of work, as of the last question
-        self._asked_s = 0.0  # when that was
+        self._work_left_s = 0.0  # seconds of work left at the last question
+        self._asked_s = 0.0  # time of the last question
         self._were_idle = 0
         self._again_s: float | None = None
 
@@ -480,7 +480,7 @@ class EndOfInput:
         if self._book.supply.buffer.records:
             return self._shares.first_look.next_s()
         if not self._is_near:
-            return None  # it would not be asked
+            return None  # pick_copy is not called yet
         return self._hedging.next_s()
 
     def on_deadline(self, now_s: float) -> None:

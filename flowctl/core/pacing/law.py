@@ -54,7 +54,7 @@ _SLOWER: Final = 1.5
 # accident.
 _SLOWER_SAMPLES: Final = 3
 _HEADROOM_MEAN_GAIN: Final = 0.25
-_CALM_SAMPLES: Final = 16  # of some seconds
+_CALM_SAMPLES: Final = 16  # each of some seconds
 # Of two whole numbers, the other one follows when the excess or the deficit has grown to this
 # [call-seconds].  With less, permits move more often than workers exchange.
 _TURN: Final = 1.0
@@ -75,7 +75,7 @@ class Headroom:
         self._calm_s, self._calm = 0.0, 0  # time of a call while resting, over how many samples
         self.rested_s: float = 0.0  # total rest, while the law's clock stands still
         self._limit = 0  # the limit being learned
-        self._since_s = -1.0  # it has not changed since; or the rest began; below 0: not begun
+        self._since_s = -1.0  # since when the limit stands still, or the rest lasts; below 0: never
         self._learned = 0  # the last one
         self._rest_s = _REST_S
         self._until_s: float | None = None  # end of the rest; None: learning
@@ -207,7 +207,7 @@ class Ramp:
         self._before = 0.0  # the level before; 0: this is the first, or nothing is known of it
         self._before_goodput = 0.0
         self._factor = _FINE if is_known else _QUICK
-        self._long_mean_s = 0.0  # of long calls at the level before
+        self._long_mean_s = 0.0  # mean time of long calls at the level before
         self._pause_s = _PAUSE_S
         self._until_s = -1.0  # no higher limit is tried before this; below 0: no try has failed yet
         self._begin(0.0)

@@ -64,7 +64,7 @@ _CHANGED_SHARE: Final = 0.3
 _WORN_SHARE: Final = 0.7
 # At least this share of an experiment's rate must have been called, or it shows nothing.
 _CALLED_SHARE: Final = 0.85
-_CALLED_LEAST: Final = 0.6  # where callers take long to come back
+_CALLED_LEAST: Final = 0.6  # enough if callers are slow to come back
 # A try that was refused goes back to what was good; a long one, step by step.
 _BACK_MOST: Final = 0.8
 # A rate that callers do not reach for this long [s] is no longer needed.
@@ -265,7 +265,7 @@ class LearnedRate:
 
     def _fall(self, now_s: float, lately: _Sum) -> None:
         limit = self._limit
-        if self.most > (1 + _STEP_SHARE / 2) * self._good:  # of a try
+        if self.most > (1 + _STEP_SHARE / 2) * self._good:  # it was a trial
             seen = _BELOW_SEEN * self._lately(now_s - _TRIAL_MOST_S).rate
             self._good = max(self._good, min(self.most, seen))
             most = max(self._good, _BACK_MOST * self.most)

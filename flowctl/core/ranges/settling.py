@@ -86,7 +86,7 @@ class Settling:
             return
         service = max(silent, key=lambda c: c.strays[number]).service  # the last bolt that had it
         start, stop = cut.pieces[0]
-        batch = int(service.mean_records)  # of one report: a bolt reports after each, or nearly so
+        batch = int(service.mean_records)  # positions of one report, about a batch
         if not 0 < batch < stop - start:
             return
         piece = self._new(flow_tuple, cut.between(start, start + batch))

@@ -34,7 +34,7 @@ _REFUSED_S = 0.5
 # whole again, doubled at each move: a bolt that is slow to open the source must get to its first
 # batch.
 _SETTLE_S = 0.5
-_SETTLE_MOVES_MAX = 10  # then it stays for minutes
+_SETTLE_MOVES_MAX = 10  # after this many moves it stays for minutes
 # Looking at all bolts costs about 1 us each: at most a twentieth of the time goes into it.
 _LOOK_S_PER_BOLT = 20e-6
 _LOOK_EVERY_S = 0.01  # and with few bolts, more often than a report comes
@@ -100,8 +100,8 @@ class Splits:
         self._refused: dict[int, tuple[int, float]] = {}
         # How often in a row the range was given back whole, with no part of it done.
         self._moves: dict[int, int] = {}
-        self._look_at_s = -NEVER  # not before
-        self._look_again_s = NEVER  # although nothing happens
+        self._look_at_s = -NEVER  # no look before this
+        self._look_again_s = NEVER  # next look even if nothing happens
 
     # -- when nothing is left to send ----------------------------------------------------
 
@@ -111,7 +111,7 @@ class Splits:
         """
         missing = len(idle) - questions - len(self._asks)
         if missing <= 0:
-            self._look_again_s = now_s + _LOOK_AGAIN_S  # answers come first
+            self._look_again_s = now_s + _LOOK_AGAIN_S  # answers are awaited first
         if missing <= 0 or now_s < self._look_at_s:
             return
         bolts = self._book.bolts

@@ -24,7 +24,7 @@ import msgspec
 from flowctl.core.trees.rotating import ACKER_BUCKETS, RotatingMap
 from flowctl.errors import InternalError
 
-TaskId: TypeAlias = int | str  # who gets a message: one copy of a spout, of a bolt, of the acker
+TaskId: TypeAlias = int | str  # a receiver: a copy of a spout, a bolt or the acker
 
 
 def owner_of(root: int, ackers: Sequence[TaskId]) -> TaskId:

@@ -35,7 +35,7 @@ class FailedInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     input_id: int
     reason: str
-    refused: bool = False  # from here on peers may lack them and understand each other
+    refused: bool = False  # peers may lack the fields from here on
     after_s: float | None = None
     is_data_error: bool = False
 
@@ -86,4 +86,4 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     held: list[int] = []
     acked: list[int] = []
     prolonged: list[int] = []
-    watched: Watched | None = None  # last, so that peers without it understand each other
+    watched: Watched | None = None  # last, so that peers may lack it
