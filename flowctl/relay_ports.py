@@ -30,7 +30,7 @@ class Relay(Protocol):
 
     @property
     def door(self) -> RelayDoor:
-        """What bolts are given."""
+        """The door that bolts are given."""
 
     @property
     def is_away(self) -> bool:

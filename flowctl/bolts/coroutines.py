@@ -168,7 +168,7 @@ class _Slots:
             self._die(error)
             raise
         except BaseException as error:  # CancelledError too
-            if self._ended.is_set():  # nobody is left to receive the report
+            if self._ended.is_set():  # the report has no receiver any more
                 return
             outcome = turn.raised(error)
         else:
@@ -194,7 +194,7 @@ class _Slots:
                     self._die(error)
                     raise
                 except BaseException as error:
-                    if self._ended.is_set():  # nobody is left to receive the report
+                    if self._ended.is_set():  # the report has no receiver any more
                         return
                     self._report(turn.raised, error)
                 else:

@@ -78,7 +78,7 @@ class FlushPromise:
         self.look_at_s: float = 0.0
         self.waiting: int = 0
         self._looks_left = 0  # looks left if nothing is reported
-        self._reported = False  # whether an ack was reported since the last look
+        self._reported = False  # an ack was reported since the last look
 
     def give(self, now_s: float) -> None:
         """Note that there are tuples, so acks will follow."""

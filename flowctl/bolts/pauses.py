@@ -62,7 +62,7 @@ class Pauses:
         return until_s - now_s
 
     def begun(self, slot: Hashable, now_s: float) -> None:
-        """``slot`` took a tuple."""
+        """Note that ``slot`` took a tuple."""
         if self.is_shut:
             self._probes.add(slot)
             self._next_at_s = now_s + self._wait_s

@@ -90,7 +90,7 @@ class SlotSaves:
             self._last = number
 
     def wait_s(self, saved: int, now_s: float) -> float:
-        """How long the next batch may wait to begin [s]; 0: it begins now.
+        """Return how long the next batch may wait to begin [s]; 0: it begins now.
 
         ``saved``: how many reports are known to be saved.
         """
@@ -173,12 +173,12 @@ class RangeDesk:
     # -- for the link, with the lock held --------------------------------------------------
 
     def add(self, frames: Iterable[RangeEmission]) -> None:
-        """``frames`` arrived."""
+        """Take ``frames``, which arrived."""
         for frame in frames:
             self._held[frame.tuple_id] = HeldRange(frame)
 
     def forget(self, tuple_ids: Iterable[int]) -> None:
-        """These were given back."""
+        """Forget ranges that were given back."""
         for tuple_id in tuple_ids:
             held = self._held.pop(tuple_id, None)
             if held is not None:
@@ -262,7 +262,7 @@ class RangeDesk:
             self._tell(held, held.claims.progress(time.monotonic(), at_once=at_once))
 
     def failed(self, held: HeldRange, said: RangeFail, slot: Hashable) -> None:
-        """What was claimed failed."""
+        """Note that the claimed part failed."""
         with self._let_go:
             self._tell(held, held.claims.progress(time.monotonic(), at_once=True))
             held.claims.failed()

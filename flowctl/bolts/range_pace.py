@@ -42,7 +42,7 @@ class Trials:
 
     def __init__(self, cheap_s: float) -> None:
         self._cheap_s = cheap_s
-        self._least_s = inf  # shortest since the last batch of another size, incl.
+        self._least_s = inf  # shortest time since the last batch of another size
         self._alike = 0  # batches since then, of like size
         self._mean_records = 0.0  # mean size of those
         self._apart = 0  # batches of another size so far

@@ -105,7 +105,7 @@ class KnownTuples:
         self._begun.pop(tuple_id, None)
 
     def forget(self, *tuple_ids: int) -> None:
-        """These may come again."""
+        """Forget tuples that may come again."""
         self._sort_in()
         for tuple_id in tuple_ids:
             self._ids.discard(tuple_id)
@@ -244,7 +244,7 @@ class Reading:
         return reader is _SLOT_LATER or reader is _SLOT
 
     def note(self, outcome: Outcome) -> None:
-        """A call has ended."""
+        """Note that a call has ended."""
         self._calls += 1
         if isinstance(outcome, Ack) and (outcome.service_s or 0.0) < _SHORT_S:
             if self._shortness < _SHORT_CALLS:

@@ -82,7 +82,7 @@ class UnderWay(Protocol):
 
     @property
     def batch(self) -> Batch:
-        """What it works on."""
+        """The batch that the call works on."""
 
     @property
     def began_at_s(self) -> float:
@@ -111,7 +111,7 @@ class Calls:
         self._over: dict[int, UnderWay] = {}  # calls reported as failed that have not returned
 
     def begin(self, call: UnderWay) -> None:
-        """``call`` begins."""
+        """Note that ``call`` begins."""
         self._under_way[id(call)] = call
 
     def end(self, call: UnderWay) -> bool:

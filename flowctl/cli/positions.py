@@ -141,8 +141,9 @@ def _fitted(value: Any, known: list[Position]) -> Position | None:
 
 
 def _shorter(known: list[Position]) -> set[int]:
-    """``TextLines`` adds a third part to the position of a last line without newline; the others
-    have two."""
+    """Return the lengths of the known positions less one: a last line without newline has a third
+    part in ``TextLines``, which others lack.
+    """
     return {len(p) - 1 for p in known if isinstance(p, tuple) and len(p) > 2}
 
 

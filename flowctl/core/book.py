@@ -58,7 +58,7 @@ class Alarms:
             heappush(self._heap, (at_s, self._order, consumer))
 
     def next_s(self) -> float | None:
-        """When the next alarm rings, or None."""
+        """Return when the next alarm rings, or None."""
         heap = self._heap
         while heap and self._is_stale(heap[0]):
             heappop(heap)

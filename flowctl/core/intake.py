@@ -53,7 +53,7 @@ class Intake:
         self._restored_holes = dict.fromkeys(n for n, p in restored.partitions.items() if p.acked)
         self._events = events
         self._moved: set[str] = set()  # partitions to look at for the next save
-        self._unsettled: dict[str, PartitionLedger] = {}  # all that are; some have become settled
+        self._unsettled: dict[str, PartitionLedger] = {}  # and some that are settled by now
         self._paused_at_s: float | None = None
         # Whether, as far as is known, no more records will come: all that there were found room.
         self.holds_rest: bool = True
@@ -197,7 +197,9 @@ class Intake:
         ledger.mark = mark
 
     def finish(self, partition: str, end: Position) -> None:
-        """All records of ``partition`` have been offered; ``end`` is kept once they are acked."""
+        """Note that all records of ``partition`` have been offered; ``end`` is kept once they are
+        acked.
+        """
         ledger = self.ledgers.get(partition) or self._open(partition)
         self._end(ledger)
         ledger.end = end
@@ -238,7 +240,9 @@ class Intake:
         return self.ledgers[partition].cumulative if self._commits_acked else None
 
     def given_up(self, partition: str) -> Position | None:
-        """The last position of ``partition`` that was given up or rejected; None: none was."""
+        """Return the last position of ``partition`` that was given up or rejected; None: none
+        was.
+        """
         lost = self.ledgers[partition].lost if self._commits_acked else ()
         return lost[-1].last if lost else None
 

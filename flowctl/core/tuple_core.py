@@ -59,12 +59,12 @@ class BoltRegistry:
     def __init__(self, book: Book, failures: Failures) -> None:
         self._book = book
         self._failures = failures
-        self._windows: dict[str, float] = {}  # of bolts that went
+        self._windows: dict[str, float] = {}  # windows of bolts that went
         # What a bolt had done before it went, as in NewBolt.
         self._counts: dict[str, tuple[int, int, int]] = {}
 
     def add(self, new: NewBolt) -> AdaptiveFlowConsumer:
-        """A bolt came."""
+        """Add a bolt that connected."""
         bolt, slots, epoch, now_s, *_ = new
         consumer = self._book.consumer_type(
             new._replace(counts=self._counts.get(bolt, new.counts)),
@@ -100,10 +100,11 @@ class BoltRegistry:
 
 
 def _settings_of(settings: CoreSettings, slots: int) -> CoreSettings:
-    """With ``lab.window.advertised``, the slots that the bolt reports bound its window (S28).
+    """Return the settings of a bolt: with ``lab.window.advertised``, its reported slots bound its
+    window (S28).
 
     A window of min(window, slots) leaves room only while a slot is free: the spout counts what the
-    bolt holds, so no message has to tell which are.
+    bolt holds, so no message has to report free slots.
     """
     window = settings.window
     if not window.advertised:
@@ -356,7 +357,7 @@ class TupleCore:
         return consumer
 
     def _on_speaks_again(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
-        """It was suspect."""
+        """Take back to work a bolt that was suspect."""
         self._recovery.on_spoke(consumer, now_s)
         self.book.changed(consumer)
 

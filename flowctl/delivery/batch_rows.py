@@ -58,7 +58,7 @@ class RowTrials:
         """``rows``: the number of the first batch."""
         self._recent_s: deque[float] = deque(maxlen=_USUAL_OF)
         first = _EVERY if rows >= _SMALL_ROWS else _FIRST
-        self._every = {True: first, False: _EVERY_LARGE}  # by whether they are small
+        self._every = {True: first, False: _EVERY_LARGE}  # by whether batches are small
         self._since = 0
         self._rows_most = max(_SMALL_ROWS, _GROWN * rows)
         self._usual: tuple[int, float] | None = None  # rows and time before the current trial
@@ -160,7 +160,7 @@ class BatchRows:
         self._ceiling = float(rows_max)
         self._last_rows = 0
         self._trials = RowTrials(self.rows)
-        self._long = 0  # batches in a row
+        self._long = 0  # long batches in a row
 
     def took(self, rows: int, batch_s: float, *, is_bound: bool = False) -> None:
         """Note that a batch of ``rows`` took ``batch_s`` seconds, or at most that

@@ -41,7 +41,7 @@ class LostRows:
             self._budget = LossBudget.parse(plan.fail_over, name="fail_over")
 
     def reject(self, record: Record, reason: str) -> None:
-        """``fn`` rejected ``record``."""
+        """Count ``record``, which ``fn`` rejected."""
         reason = sendable_start(reason, ERROR_CHARS_MAX)
         self._tally.rejected += 1
         if self._plan.dead_letter is None and self._budget is None:

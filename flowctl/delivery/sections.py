@@ -84,7 +84,7 @@ class Sections:
                 size += self._bytes_of(row)
             if len(rows) == most or size >= _BYTES_MAX:
                 break
-        if rows and self._section < 0:  # which moments count is known when all of it is there
+        if rows and self._section < 0:  # now it is known which datetimes to ignore
             self._moments = _shared_moments(rows) if self._passing_moments else {}
             encoded = [self._encoded(row) for row in rows]
         digest = blake2b(b"".join(encoded), digest_size=_MARK_BYTES)

@@ -29,7 +29,7 @@ _LAZY: Final = (map, filter, zip, enumerate)
 def check_process(process: Any, field: str = "process", *, given: str = "the batch") -> None:
     """Raise :class:`ConfigError` if calling ``process`` could never process anything.
 
-    ``async def`` is allowed here: see :func:`is_async`. ``given``: its one argument in words, for
+    ``async def`` is allowed here: see :func:`is_async`.  ``given``: its one argument in words, for
     the error.
     """
     if not callable(process):

@@ -68,7 +68,9 @@ def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool
 
 
 def settle() -> None:
-    """If the user's code has loaded structlog by now: configure it, unless that code has."""
+    """Configure structlog if the user's code has loaded it by now, unless that code has configured
+    it.
+    """
     if logs.postponed is not None and "structlog" in sys.modules:
         logs.postponed.end()
 

@@ -70,7 +70,7 @@ class RunEvents:
         self._long: frozenset[object] = frozenset()  # calls that were reported
 
     def started(self) -> None:
-        """The run begins."""
+        """Log that the run begins."""
         self._next_s = self._clock() + PROGRESS_EVERY_S
         self._started_at = self._at()
         self._log(

@@ -245,7 +245,7 @@ class View(Protocol):
     """Shows a run to a person.  Called from one thread; must not block for long."""
 
     def start(self, job: str, headline: str) -> None:
-        """A run of ``job`` begins; ``headline`` says with which bolts and which policy."""
+        """Show that a run of ``job`` begins; ``headline`` names its bolts and its policy."""
 
     def update(self, snapshot: Snapshot) -> None:
         """Show ``snapshot``; called several times a second."""
@@ -257,4 +257,4 @@ class View(Protocol):
         """Show a line for the user."""
 
     def stop(self, report: Report) -> None:
-        """The run has ended, however it did: show the summary."""
+        """Show the summary: the run has ended, successfully or not."""

@@ -114,7 +114,7 @@ class _Call:
             self._gate.leave_done(self._began_s, self._cost)
 
     def ended(self, error: BaseException | None) -> None:
-        """The block was left."""
+        """Note that the block was left."""
         if error is None:
             if self._hard is not None and self._holds:
                 self._done()

@@ -172,7 +172,7 @@ class Gate:
     # -- leaving ------------------------------------------------------------------------------
 
     def leave_done(self, began_s: float, cost: float) -> None:
-        """A call succeeded."""
+        """Note that a call succeeded."""
         with self.lock:
             now_s = self.clock()
             counters = self.counters

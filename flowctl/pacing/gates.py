@@ -118,7 +118,7 @@ def _figures(process: str, settings: PaceSettings, gate: Gate) -> TargetFigures:
 
 @cache
 def _process() -> str:
-    """A name of this process that no other has, on no host."""
+    """Return a name for this process that no process on any host shares."""
     return secrets.token_hex(8)
 
 

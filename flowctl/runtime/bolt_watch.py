@@ -65,7 +65,7 @@ class Notices:
         self._starting = ""  # what has to start before the bolts: Spark
 
     def put(self, notice: BoltNotice) -> None:
-        """A notice came."""
+        """Take a notice."""
         self._new.append(notice)
 
     def take(self) -> None:
@@ -326,7 +326,7 @@ class Reach:
         """Suspect bolts that can't be reached; ``server`` None: there are no bolts yet."""
         control, core = self._control, self._control.core
         if server is None or not isinstance(core, TupleCore):
-            return  # the stages of a topology look at silence alone
+            return  # in a topology only silence counts
         missing: dict[str, int] = {}
         now_s = control.clock()
         if now_s < self._look_at_s:

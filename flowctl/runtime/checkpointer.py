@@ -93,7 +93,8 @@ class Checkpointer(GuardedThread):
                 return
 
     def pauses_s(self, took_s: float) -> tuple[float, float]:
-        """How long to wait after a save that took ``took_s``, and how long if one is hurried.
+        """Return how long to wait after a save that took ``took_s``, and how long before a hurried
+        one.
 
         A log of receipts would grow with each save, all of which a restart reads.
         """
@@ -172,7 +173,7 @@ class Checkpointer(GuardedThread):
             self._save_changed(changed)
             self.saves += 1
             if not control.core.guarantee.commits_acked:
-                records = control.records_saved + self._newly_done(changed)  # what was read
+                records = control.records_saved + self._newly_done(changed)  # reads count as done
             control.note_saved(changed)
             control.records_saved = records
         control.saved_until_s = now_s

@@ -63,7 +63,7 @@ class SavesTold:
         return {bolt: self._came[bolt] for bolt in self._waiting}
 
     def saved(self, covered: dict[str, Reports]) -> None:
-        """That save succeeded."""
+        """Note that the save succeeded."""
         self._waiting.difference_update([b for b, r in covered.items() if self._came[b] == r])
         self._news.update(covered)
 
@@ -93,7 +93,7 @@ class LongCalls:
 
     def __init__(self) -> None:
         self.overdue: int = 0
-        self._told: dict[str, tuple[float, Sequence[LongCall]]] = {}  # by bolt: when, and what
+        self._told: dict[str, tuple[float, Sequence[LongCall]]] = {}  # by bolt: when, and calls
 
     def take(self, bolt: str, calls: Sequence[LongCall], now_s: float) -> None:
         """Take the report of ``bolt`` that these calls, and no others, take long."""
@@ -191,7 +191,7 @@ class RunControl:
         self.spout_waits: Callable[[], Waits] = Waits
 
     def note_saved(self, partitions: Mapping[str, PartitionCheckpoint]) -> None:
-        """The store now also holds ``partitions``, or holds them in this state."""
+        """Note that the store now holds ``partitions`` in this state."""
         saved = self.saved.partitions
         self.saved_cumulative += sum(
             [

@@ -77,7 +77,7 @@ class Records:
         self._partition = partition
         self._rest: Iterator[Any] = iter(())
         self._read_from: Iterator[Any] | None = None  # the iterator that was read last
-        self._error: BaseException | None = None  # of ``values``, after the records before it
+        self._error: BaseException | None = None  # raised by ``values``; kept for the next poll
         # positions: of the next value, and of the first that is not done
         self._next = self._start = 0
         self._compare = compare

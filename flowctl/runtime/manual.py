@@ -238,7 +238,7 @@ class ManualSpout:
         return msgspec.structs.replace(chunk, records=records)
 
     def ack(self, emission: Emission) -> AckOutcome:
-        """The emission was processed."""
+        """Note that the emission was processed."""
         ack = Ack(emission.tuple_id, emission.attempt)
         core, now_s = self._opened(), self._clock()
         outcome = core.on_ack(emission.bolt, _MANUAL_EPOCH, ack, now_s=now_s)

@@ -162,7 +162,7 @@ class Meter:
         self._sink_cap: int | None = None
 
     def begin(self) -> None:
-        """The producer is open and nothing is read yet: progress counts from here."""
+        """Count progress from here: the producer is open and nothing is read yet."""
         if isinstance(self._producer, MeasuredProducer):
             self._read_before = self._producer.progress().done
 
@@ -362,7 +362,7 @@ class _Outlook:
     """
 
     def __init__(self) -> None:
-        self._steps: deque[tuple[float, float]] = deque()  # when progress had moved, and to where
+        self._steps: deque[tuple[float, float]] = deque()  # times and values of progress
 
     def eta_s(
         self, now_s: float, progress: float | None, bolts: Sequence[BoltView]

@@ -42,7 +42,7 @@ class ListenerNotifier:
         self._tell = Guarded()
 
     def opened(self, job: str, restored: Checkpoint) -> None:
-        """A run begins."""
+        """Note that a run begins."""
         self._tell("on_open", lambda: self._listener.on_open(job, restored))
 
     def emitted(self, emission: Emission) -> None:

@@ -223,7 +223,7 @@ class Sender(GuardedThread):
         # so that a dead view can't fill the memory
         self.events: deque[FlowEvent] = deque(maxlen=100_000)
         self._logger = logger or light_logger()
-        self._inbound: list[Inbound] | None = None  # what ended the last wait; None: poll first
+        self._inbound: list[Inbound] | None = None  # of the last wait; None: poll first
         self._was_served = False
         self._waits_for = WaitReason.NOTHING
         self._next_s: float | None = None  # when the core wants a turn if nothing happens

@@ -116,7 +116,7 @@ class SlowCalls:
         self.count: int = 0
 
     def took(self, call: str, time_s: float) -> None:
-        """``call`` took ``time_s``."""
+        """Note that ``call`` took ``time_s``."""
         if time_s < self._limit_s:
             self._is_slow = False
             return

@@ -38,7 +38,7 @@ def refused(value: Any, where: str) -> NotCarriedError:
 
 
 def _hint(value: Any) -> str:
-    """What to use instead."""
+    """Return what to use instead."""
     kind = type(value)
     library = kind.__module__.partition(".")[0]
     if library == "pyspark" and kind.__name__ == "Row":
@@ -89,7 +89,7 @@ def name_of(kind: type) -> str:
 
 
 def shown(key: Any) -> str:
-    """A key for a message: short, even if its ``repr`` is not, or raises."""
+    """Return a key as short text for a message, even if its ``repr`` is long or raises."""
     try:
         text = repr(key)
     except Exception:  # user code

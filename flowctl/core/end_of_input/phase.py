@@ -511,5 +511,5 @@ class EndOfInput:
         return self._stealing.questions
 
     def forget(self, bolt: str) -> None:
-        """``bolt`` went."""
+        """Forget ``bolt``, which went."""
         self._stealing.forget(bolt)

@@ -76,12 +76,12 @@ class Headroom:
         self.rested_s: float = 0.0  # total rest, while the law's clock stands still
         self._limit = 0  # the limit being learned
         self._since_s = -1.0  # since when the limit stands still, or the rest lasts; below 0: never
-        self._learned = 0  # the last one
+        self._learned = 0  # the last limit that was learned
         self._rest_s = _REST_S
         self._until_s: float | None = None  # end of the rest; None: learning
         self._mean_s = 0.0  # mean time of a call as the rest began
-        self._slower = 0  # samples in a row
-        self._whole, self._at_s, self._owed = 0, 0.0, 0.0  # the number used now, since, and not
+        self._slower = 0  # slow samples in a row
+        self._whole, self._at_s, self._owed = 0, 0.0, 0.0  # limit in use, since when, deficit
 
     @property
     def used(self) -> float:

@@ -268,7 +268,9 @@ class RangeIntake:
         return self.ledgers[partition].cumulative
 
     def given_up(self, partition: str) -> Position | None:
-        """The last position of ``partition`` that was given up or rejected; None: none was."""
+        """Return the last position of ``partition`` that was given up or rejected; None: none
+        was.
+        """
         lost = self.ledgers[partition].lost
         return lost[-1].last if lost else None
 

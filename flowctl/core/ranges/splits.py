@@ -48,7 +48,7 @@ _UNKNOWN = PositionPace(1.0, 0.0)
 
 
 class Ask(msgspec.Struct):
-    """A question that has no answer yet."""
+    """A request to split a range that has no answer yet."""
 
     order: Split
     again_s: float

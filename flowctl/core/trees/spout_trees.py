@@ -104,11 +104,11 @@ class SpoutTrees:
         stream: str = "default",
         started_at_s: float | None = None,
     ) -> Planting:
-        """``task`` emits one tuple to ``targets`` receivers.
+        """Plant the tree of a tuple that ``task`` emits to ``targets`` receivers.
 
-        Tracked if it has a ``message_id`` (anything but None) and there are ackers (S57); with no
-        ackers it ends at once, as acked (S58).  Zero targets: nothing is tracked and nothing ends
-        (S74); what that means for the message is the caller's to decide.
+        It is tracked if it has a ``message_id`` (anything but None) and there are ackers (S57);
+        with no ackers it ends at once, as acked (S58).  Zero targets: nothing is tracked and
+        nothing ends (S74); what that means for the message is the caller's to decide.
         ``started_at_s`` is the time now if the sampler fired, else None.
         """
         self.emitted += 1
@@ -136,7 +136,8 @@ class SpoutTrees:
         )
 
     def on_ack(self, root: int, *, task: TaskId, now_s: float) -> TreeEnd | None:
-        """The acker reports to ``task`` that ``root`` is complete; None if it isn't pending (S50).
+        """End ``root``, which the acker reports to ``task`` as complete; None if it isn't pending
+        (S50).
 
         :class:`InternalError` if another task planted it; nothing is changed then.
         """
