@@ -94,7 +94,7 @@ class LocalBolts:
 
 
 class _Run:
-    """From one start to its stop: an abandoned bolt never joins the next run."""
+    """The bolts from one start to its stop: an abandoned bolt never joins the next run."""
 
     def __init__(
         self, bolt_of: Callable[[str], FlowControlBolt], notify: Callable[[BoltNotice], None]
@@ -151,7 +151,7 @@ class _Run:
             except (AuthenticationError, WireError) as error:
                 self._notify(BoltNotice(bolt, "fatal", error.problem, error.remedy))
                 return
-            except BaseException as error:  # including what user code raised to end its thread
+            except BaseException as error:  # also SystemExit of user code
                 detail = ": ".join(filter(None, (type(error).__name__, str(error))))
             if detail is not None and detail.startswith("overdue"):
                 self._notify(BoltNotice(bolt, "returned"))

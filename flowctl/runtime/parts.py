@@ -50,7 +50,7 @@ class RunnableJob(ABC):
     checkpoint: CheckpointStore
     settings: Settings
     dead_letter: DeadLetter | None
-    #: False: its bolts are several kinds with a count each, so there is no ``--bolts``.
+    #: False: it has several kinds of bolts with a count each, so there is no ``--bolts``.
     has_one_count: bool = True
 
     def __repr__(self) -> str:
@@ -87,14 +87,17 @@ def check_parts(job: RunnableJob) -> None:
 
 
 def load_policy(settings: Settings) -> None:
-    """Load the window policy where it is the lab's; :class:`ConfigError` if that is not there."""
+    """Load the window policy if the lab has it; :class:`ConfigError` if the lab is not
+    installed.
+    """
     if settings.window.policy not in POLICIES:
         load_adapter("flowctl_lab.baselines", "lab")
 
 
 def check_dead_letter(given: DeadLetter | None) -> None:
-    """Raise :class:`ConfigError` for what keeps no letters, or has a coroutine: nobody would await
-    it."""
+    """Raise :class:`ConfigError` for an object that keeps no letters, or has coroutines, which
+    would never be awaited.
+    """
     if given is None:
         return
     refuse_async(given, _DEAD_LETTER_CALLS, "dead_letter")
@@ -108,8 +111,9 @@ def check_dead_letter(given: DeadLetter | None) -> None:
 
 
 def check_listener(given: SpoutListener | None) -> None:
-    """Raise :class:`ConfigError` for what hears nothing, or has a coroutine: nobody would await
-    it."""
+    """Raise :class:`ConfigError` for an object that is no listener, or has coroutines, which would
+    never be awaited.
+    """
     if given is None:
         return
     refuse_async(given, _LISTENER_CALLS, "listener")
@@ -123,7 +127,7 @@ def check_listener(given: SpoutListener | None) -> None:
 
 
 def source_of(given: Any) -> FlowProducer | RangeProducer:
-    """As :func:`producer_of`; also takes a source that the bolts read themselves."""
+    """Like :func:`producer_of`; also takes a source that the bolts read themselves."""
     if not isinstance(given, type) and isinstance(given, RangeProducer):
         refuse_async(given, _RANGE_CALLS, "producer")
         return given
@@ -265,7 +269,7 @@ def repr_of(job: Any, *parts: object) -> str:
 
 
 def _lacks(given: Any, methods: Iterable[str]) -> str:
-    """Say which of ``methods`` are missing; "" if none is."""
+    """Return which of ``methods`` are missing, as text; "" if none is."""
     missing = [
         f"{name}()" if name != "count" else name for name in methods if not hasattr(given, name)
     ]
