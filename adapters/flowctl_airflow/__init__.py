@@ -1,6 +1,6 @@
 """flowctl's jobs in Airflow 3: ``from flowctl_airflow import FlowctlOperator``.
 
-Airflow itself is no dependency of any extra: this is for where it is installed already.
+No extra depends on Airflow: this package is for environments that already have it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["FlowctlOperator", "FlowctlTrigger"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use: Airflow imports for seconds, and may not be there."""
+    """Load a public name on first use: Airflow takes seconds to import, and may be missing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from flowctl_airflow import operator

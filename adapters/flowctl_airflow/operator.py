@@ -25,11 +25,11 @@ class FlowctlOperator(BaseOperator):
     """Run ``flowctl run JOB OPTIONS…`` and return its report, which becomes the XCom.
 
     The run is a process of its own.  If Airflow kills the worker, the run goes on, and the task's
-    next try attaches to it by ``name``, which is the job's: no two runs of it are at work on one
-    machine.  With workers on several machines give the options ``--redis URL --standby``.
+    next try attaches to it by ``name``, the job's name: a machine never runs the same job twice at
+    once.  With workers on several machines give the options ``--redis URL --standby``.
 
-    ``deferrable``: the task waits in the triggerer, without a worker, however long the run lasts
-    or waits for its target; for a triggerer on the worker's machine.
+    ``deferrable``: the task waits in the triggerer and occupies no worker, however long the run
+    lasts or waits for its target.  The triggerer must be on the worker's machine.
 
     ``directory``: where the job runs and keeps its files; by default the folder of its file.
     ``program``: ``flowctl``, or its path in the environment that has the job's packages, which need
@@ -80,11 +80,11 @@ class FlowctlOperator(BaseOperator):
         return self._report(run, ended)
 
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on after the trigger's event."""
+        """Continue after the trigger's event."""
         return self._report(self._run_for(context), msgspec.convert(event, Ended))
 
     def on_kill(self) -> None:
-        """Let the run save and end."""
+        """Tell the run to save and end."""
         if self._run is not None:
             self._run.stop()
 
@@ -109,9 +109,9 @@ class FlowctlOperator(BaseOperator):
             fails = AirflowException if ended.retry_helps else AirflowFailException
             raise fails(ended.problem)
         if (job := ended.report.get("job", run.name)) != run.name:
-            # Another task could run the same job at the same time.
+            # Without this check, another task could run the same job at the same time.
             raise AirflowFailException(f"The job is called {job!r}. Write name={job!r}.")
-        run.take()  # not before: a worker may die between the trigger's event and here
+        run.take()  # only now: a worker may die between the trigger's event and this line
         return ended.report
 
 
@@ -128,7 +128,7 @@ class FlowctlTrigger(BaseTrigger):
         self.occasion = occasion
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What Airflow keeps of it."""
+        """Return the class and the arguments by which Airflow stores the trigger."""
         fields = {"name": self.name, "directory": self.directory, "occasion": self.occasion}
         return ("flowctl_airflow.operator.FlowctlTrigger", fields)
 
@@ -143,7 +143,7 @@ class FlowctlTrigger(BaseTrigger):
         yield TriggerEvent(msgspec.to_builtins(ended))
 
     async def on_kill(self) -> None:
-        """Let the run save and end: a user has marked the task, or cleared it (Airflow 3.3)."""
+        """Tell the run to save and end, since a user marked or cleared the task (Airflow 3.3)."""
         await asyncio.to_thread(self._attached().stop)
 
     def _attached(self) -> DetachedRun:

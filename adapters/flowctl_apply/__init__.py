@@ -1,6 +1,6 @@
 """Rows in, rows out: :func:`apply_parquet` runs a function over Parquet files.
 
-A killed run goes on with the results that it has.
+A run that was killed goes on from the results that it already has.
 """
 
 from __future__ import annotations

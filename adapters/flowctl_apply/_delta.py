@@ -1,7 +1,7 @@
-"""The results of a finished job as rows of a Delta table: one commit that names their files.
+"""Add the results of a finished job to a Delta table by one commit that names their files.
 
-The files lie in the table's directory already, so nothing is copied.  The commit carries a
-transaction of Delta's own, by which a run that is started again sees that it was made.
+The files are already in the table's directory, so nothing is copied.  The commit carries one of
+Delta's application transactions, by which a repeated run sees that the commit was made.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from flowctl.errors import ConfigError, FlowctlError, InfrastructureError
 from flowctl_apply._places import arrow_path
 from flowctl_apply._results import ResultFile, Results, prefix_of
 
-# What a table may ask of its writers that files which are only added can't break.
+# Writer features of a table that are safe to ignore when files are only added.
 _HARMLESS: Final = frozenset(
     {"appendOnly", "invariants", "timestampNtz", "deletionVectors", "domainMetadata"}
     | {"v2Checkpoint", "vacuumProtocolCheck", "changeDataFeed"}
 )
-_PLAIN_WRITER: Final = 2  # versions above ask for features, which 7 lists by name
+_PLAIN_WRITER: Final = 2  # higher versions require features; version 7 lists them by name
 _LISTS_FEATURES: Final = 7
 
 
@@ -46,14 +46,14 @@ class DeltaAppend:
         self._url = arrow_path(results.place.url)
 
     def prepare(self) -> None:
-        """Before any work: make the table if there is none, and refuse one that can't be used."""
+        """Create the table if it is missing, and refuse an unusable one, before any work."""
         try:
             wanted = self._deltalake.Schema.from_arrow(self._schema)
             table = self._deltalake.DeltaTable.create(self._url, wanted, mode="ignore")
             self._check(table, wanted)
         except ConfigError:
             raise
-        except Exception as error:  # its errors have no common base
+        except Exception as error:  # deltalake's errors have no common base
             raise self._unusable(error) from error
 
     def _check(self, table: Any, wanted: Any) -> None:
@@ -83,7 +83,7 @@ class DeltaAppend:
             raise self._refused(f"it checks rows ({checks[0]})")
 
     def _check_new(self, table: Any) -> None:
-        """A job that begins removes files of its name that it does not know."""
+        """Refuse a new job whose files the table has: it would remove them as unknown."""
         prefix = prefix_of(self._results.job)
         if any(uri.rpartition("/")[2].startswith(prefix) for uri in table.file_uris()):
             raise ConfigError(
@@ -93,7 +93,7 @@ class DeltaAppend:
             )
 
     def append(self) -> None:
-        """The job is finished: add its files to the table, unless an earlier run has."""
+        """Add the finished job's files to the table, unless an earlier run has done it."""
         description = self._results.description()
         assert description is not None
         app_id = f"flowctl:{description.name}:{description.run}"

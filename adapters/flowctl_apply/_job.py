@@ -1,4 +1,4 @@
-"""A job that turns rows into rows: what it began with, and what it needs to be finished."""
+"""The steps of a job that turns rows into rows: begin or resume, process, finish."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def shares_of(files: Sequence[ResultFile], count: int) -> list[Sequence[ResultFile]]:
-    """Return ``files``, in order, in at most ``count`` shares with about as many bytes each."""
+    """Divide ``files``, in order, into at most ``count`` shares of about equal bytes."""
     total = sum(file.bytes for file in files)
     shares: list[list[ResultFile]] = [[] for _ in range(count)]
     before = 0
@@ -52,9 +52,9 @@ def shares_of(files: Sequence[ResultFile], count: int) -> list[Sequence[ResultFi
 def merge_files(
     place: Place, job: str, schema: Any, names: Sequence[str], *, epoch: int
 ) -> ResultFile:
-    """Write the rows of ``names`` into one new file of the driver of ``epoch``; they stay.
+    """Write the rows of the files ``names`` into one new file of the driver of ``epoch``.
 
-    Holds one of them in memory, and the new file as it will be stored.
+    The old files stay.  Memory holds one of them at a time, and the new file in its stored form.
     """
     parquet = importlib.import_module("pyarrow.parquet")
     pyarrow = arrow()
@@ -74,16 +74,16 @@ def merge_files(
 # -- A job that turns rows into rows -----------------------------------------------------------
 
 
-_RUN_BYTES = 8  # random: no two runs get the same
+_RUN_BYTES = 8  # random, so that no two runs share it
 Merge = Callable[[Sequence[Sequence[str]], int], Sequence[ResultFile]]
 """Merges shares of files; the second argument is the epoch of the driver, for their names."""
 
 
 class Input(NamedTuple):
-    """What is read: Parquet files at ``paths``, or what ``write`` writes to a directory (a URL).
+    """The input: Parquet files at ``paths``, or those that ``write`` writes to a directory's URL.
 
-    ``source`` distinguishes it from other input; ``columns`` are all that is read (None: all).
-    ``marks`` say as which each file was found (size and time), of those that the driver sees.
+    ``source`` distinguishes it from other input; ``columns`` are the columns to read (None: all).
+    ``marks`` has the size and time of each file that the driver can see.
     """
 
     source: str
@@ -96,8 +96,9 @@ class Input(NamedTuple):
 class Applied(NamedTuple):
     """The result: ``files`` (URLs, in the order of the input) hold ``rows``.
 
-    ``was_done``: an earlier run had finished it.  ``report`` is that of the run (None: there was
-    none).  ``rows_kept_nowhere``: so many of the input were rejected, and are in no dead letter.
+    ``was_done`` tells that an earlier run had finished the job.  ``report`` is the run's report
+    (None if there was no run).  ``rows_kept_nowhere`` is the number of input rows that were
+    rejected and are in no dead letter.
     """
 
     files: Sequence[str]
@@ -107,16 +108,16 @@ class Applied(NamedTuple):
     rows_kept_nowhere: int = 0
 
     def __repr__(self) -> str:
-        # A notebook shows it; there may be thousands of files.
+        # Notebooks show the repr, and there may be thousands of files.
         return f"Applied({self.rows} rows in {len(self.files)} files, was_done={self.was_done})"
 
 
 class Job:
-    """One job that makes rows of rows.  For one thread; :meth:`run` may be called again.
+    """A job that turns rows into rows.  For one thread; :meth:`run` may be called again.
 
-    ``schema`` is a ``pyarrow.Schema``; ``form`` is what ``fn`` gets ("records", "arrow", "pandas";
-    None: by its annotation).  ``keep_results`` goes on with what an earlier ``fn`` gave, or on a
-    copy of an earlier DataFrame.
+    ``schema`` is a ``pyarrow.Schema``; ``form`` is the form in which ``fn`` gets rows ("records",
+    "arrow", "pandas"; None: by its annotation).  ``keep_results`` keeps the results of an earlier
+    ``fn``, or a copy of an earlier DataFrame, and goes on from there.
     """
 
     def __init__(
@@ -137,15 +138,15 @@ class Job:
         self.results: Results = Results(place_at(out), name)
         self._fn = fn
         self._code: str = fingerprint(fn)
-        self._uses: Mapping[str, str] = uses_of(fn)  # before it is called, which may change some
+        self._uses: Mapping[str, str] = uses_of(fn)  # first: a call of ``fn`` may change some
         self._shape = shape_of(fn, form)
         self.keep_results = keep_results
 
     def done(self, given: Input, *, may_be_gone: bool = False) -> Applied | None:
-        """Return the result if an earlier run has finished it; None: there is something to do.
+        """Return the result if an earlier run has finished the job, else None.
 
         Raises :class:`ConfigError` if the name belongs to another job, and :class:`InternalError`
-        if a file of the result is not there, unless it ``may_be_gone``.
+        if a file of the result is missing, unless it ``may_be_gone``.
         """
         known = self.results.description()
         if known is not None:
@@ -159,10 +160,10 @@ class Job:
         return self._applied(finished, None)
 
     def check_empty(self, *, is_table: bool) -> None:
-        """Raise :class:`ConfigError` if ``out`` holds Parquet files that no job of ours wrote.
+        """Raise :class:`ConfigError` if ``out`` has Parquet files that no job of flowctl wrote.
 
-        Whoever reads the directory of a finished job would read them as well, also in partition
-        directories such as ``day=1/``.  A table is exempt: its log lists its files.
+        Readers of the finished job's directory would read them as well, also in partition
+        directories such as ``day=1/``.  A table is exempt, since its log lists its files.
         """
         if is_table or self.results.description() is not None:
             return
@@ -174,16 +175,16 @@ class Job:
             )
 
     def withdraw(self, description: Description) -> None:
-        """Leave the name free if this job could not begin: its input was never seen."""
+        """Free the job's name if the job could not begin, as its input was never seen."""
         now = self.results.description()
         if now == description and not (now.copy or now.files):
             self.results.withdraw()
 
     def begin(self, given: Input) -> Description:
-        """Return what to read: as an earlier run began with, or new.  Copies the input if it must.
+        """Return the input to read: that of the earlier run, or a new one, copied if necessary.
 
-        A copy counts once it is complete: killed before, the next run makes another.  Copying takes
-        long: if another driver has begun meanwhile, what it began with counts.
+        A copy counts only once it is complete; after a kill before that, the next run makes
+        another.  If another driver began while this one copied, the other driver's input counts.
         """
         known = self.results.description()
         if known is not None:
@@ -211,10 +212,10 @@ class Job:
             copy=copy,
             marks=dict(given.marks),
         )
-        return self.results.begin(description)  # a copy that is not used goes with the leftovers
+        return self.results.begin(description)  # an unused copy is removed with the leftovers
 
     def _continued(self, known: Description, given: Input) -> Description:
-        """With ``keep_results`` another function may go on, and files may have been added."""
+        """Return how to go on; ``keep_results`` allows another function and added files."""
         if not known.is_mixed and self._is_another(known):
             known = msgspec.structs.replace(known, is_mixed=True)
             self.results.describe(known)
@@ -234,7 +235,7 @@ class Job:
         return grown
 
     def process(self, description: Description, paced: Paced | None = None) -> RowWriter:
-        """Return what the bolts run; ``paced``: the limit that calls of ``fn`` keep."""
+        """Return the function that the bolts run; ``paced`` is the limit for calls of ``fn``."""
         from flowctl.failure.callables import is_async
 
         kind = AsyncRowWriter if is_async(self._fn) else RowWriter
@@ -251,11 +252,11 @@ class Job:
         files: int | None = None,
         merge: Merge | None = None,
     ) -> Applied:
-        """All is done: check that, merge the results into ``files`` files, tidy up.
+        """Check that everything is done, merge the results into ``files`` files, and tidy up.
 
-        ``owner`` is the store with which this driver has acquired the job; ``merge`` merges shares
-        of files, without one this process does.  Raises :class:`FencedError` if a newer driver has
-        acquired the job: that one ends it.
+        ``owner`` is the store with which this driver acquired the job; ``merge`` merges shares of
+        files, by default this process.  Raises :class:`FencedError` if a newer driver has acquired
+        the job: then that driver ends it.
         """
         entries = self._entries(extents, owner)
         made = files_in(receipt for one in entries for receipt in one.receipts)
@@ -278,17 +279,18 @@ class Job:
         told = Finished(made, total_rows(made), rows_in, owner.base, rows_kept_nowhere=nowhere)
         self.results.finish(told)
         self.results.sweep(owner.base)
-        # Another driver that ended at that moment may have been first, or removed what this one had
-        # adopted: what is returned is what is named now.
+        # Another driver that ended at the same moment may have been first, or have removed files
+        # that this one adopted.  So the result returned is the one that is named now.
         finished = self.results.finished()
         assert finished is not None
         self.results.check_there(finished.files)
         return self._applied(finished, report)
 
     def ended_by_another(self, given: Input, owner: ReceiptStore) -> Applied | None:
-        """Return the result if an older driver has ended the job meanwhile; None: it has not.
+        """Return the result if an older driver has ended the job meanwhile, else None.
 
-        For a driver that failed: the other one may have removed what this one reads.
+        It is for a driver that failed, since the other one may have removed the files that it
+        reads.
         """
         if (done := self.done(given)) is not None:
             owner.check_owner()
@@ -296,11 +298,11 @@ class Job:
         return done
 
     def _entries(self, extents: Mapping[str, Extent], owner: ReceiptStore) -> list[Entry]:
-        """What this driver holds; it must be the input, each position once."""
+        """Return this driver's entries, after a check that they cover each input position once."""
         from flowctl.runtime.receipts import flaw, written
 
         entries = written(self.results.manifest.segments())
-        owner.check_owner()  # after reading: what a newer one has written was not meant for this
+        owner.check_owner()  # now, as a newer driver's entries aren't for this one
         spans = {name: (extent.start, extent.stop) for name, extent in extents.items()}
         if problem := flaw(spans, entries):
             raise InternalError(
@@ -328,7 +330,7 @@ class Job:
         return Applied(files, finished.rows, report is None, report, nowhere)
 
     def _check_apart(self, given: Input) -> None:
-        """Results must not be read as input when the run goes on."""
+        """Refuse an ``out`` from which a resumed run would read its own results as input."""
         out = arrow_path(self.results.place.url)
         for path in given.paths:
             if f"{out}/".startswith(f"{arrow_path(path).rstrip('/')}/"):
@@ -384,7 +386,7 @@ class Job:
                 )
 
     def _is_another(self, known: Description) -> bool:
-        """Whether another function has begun the job, or this one with other values."""
+        """Whether the job was begun with another function, or with other values that it uses."""
         has_other_values = known.uses is not None and known.uses != self._uses
         return known.fn != self._code or has_other_values
 

@@ -1,4 +1,4 @@
-"""A source whose files must stay what they were when a job began."""
+"""A source whose files must be the same as when the job began."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flowctl_apply._results import Results
 
 
 class Noted:
-    """A :class:`flowctl.range_ports.RangeProducer` that remembers what there was to read.
+    """A :class:`flowctl.range_ports.RangeProducer` that remembers the extents of its files.
 
-    Raises :class:`ConfigError` if a file is not the one of an earlier run, or if there are results
-    of what it does not read; :class:`FencedError` if the job is not any more the one that began
+    Raises :class:`ConfigError` if a file differs from an earlier run's, or if there are results of
+    files that it does not read; :class:`FencedError` if the job is no longer the one that began
     with ``run``.
     """
 

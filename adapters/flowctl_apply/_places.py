@@ -1,6 +1,6 @@
-"""Directories, local or in an object store, in which whole files are kept: put, get, list, delete.
+"""Directories of whole files, local or in an object store: put, get, list, delete.
 
-A file is there as a whole or not at all, and survives a loss of power once ``put`` has returned.
+A file exists as a whole or not at all, and survives a loss of power once ``put`` has returned.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from urllib.parse import unquote
 from flowctl import disk
 from flowctl.errors import ConfigError, MissingExtraError
 
-# Spark's names of object stores, and pyarrow's.
+# Spark's schemes of object stores, with pyarrow's names for them.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _TEMPORARY = ".flowctl-tmp-"  # hidden from Spark, and from `names`
 
 
 class Found(NamedTuple):
-    """A file, by its name below the place."""
+    """A file that was found; its name is relative to the place."""
 
     name: str
     size_bytes: int
@@ -36,13 +36,13 @@ class Place(Protocol):
     url: str
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep ``data`` as the file ``name``, in place of one that is there."""
+        """Keep ``data`` as the file ``name``, replacing an existing one."""
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """Keep ``data`` as the file ``name``; False, and nothing is changed, if there is one.
+        """Keep ``data`` as the new file ``name``; return False if the file already exists.
 
-        Of two processes only one succeeds on a local disk.  Object stores have no such call here:
-        both may succeed if they call within milliseconds, and the later one's data stays.
+        Of two processes only one succeeds on a local disk.  For object stores there is no such
+        call: both may succeed if they call within milliseconds, and the later one's data stays.
         """
 
     def get(self, name: str) -> bytes:
@@ -52,25 +52,25 @@ class Place(Protocol):
         """Return the files in ``directory`` below the place, sorted; [] if it does not exist."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove these files; one that is gone already is fine."""
+        """Remove these files; missing ones are fine."""
 
     def delete_directory(self, directory: str) -> None:
-        """Remove ``directory`` below the place with all that is in it."""
+        """Remove ``directory`` below the place with all its contents."""
 
     def delete_temporary(self) -> None:
-        """Remove what a killed ``put`` may have left at the top."""
+        """Remove temporary files that a killed ``put`` may have left at the top."""
 
     def path(self, name: str) -> str:
         """Return the URL of a file for Spark."""
 
     def own_path(self, name: str) -> str:
-        """Return the path or URL of a file for pyarrow and our own sources."""
+        """Return the path or URL of a file for pyarrow and flowctl's own sources."""
 
 
 def place_at(url: str | os.PathLike[str]) -> Place:
     """Return the place that ``url`` names: a path, ``file:``, ``s3://``, ``gs://``, ``hdfs://`` …
 
-    Raises :class:`ConfigError` for one that nothing here can reach.
+    Raises :class:`ConfigError` for a URL that can't be reached with the installed packages.
     """
     if not url:
         raise ConfigError("out", "it is empty.", remedy="Give a path or a URL.")
@@ -79,7 +79,7 @@ def place_at(url: str | os.PathLike[str]) -> Place:
 
 
 def arrow_path(url: str) -> str:
-    """Return a path or URL of Spark's as pyarrow knows it; local ones as absolute paths."""
+    """Return Spark's path or URL in pyarrow's form; local paths become absolute."""
     if url.startswith("file:"):
         return unquote(re.sub("^file:(//)?", "", url))
     scheme, colon, rest = url.partition("://")
@@ -117,7 +117,7 @@ class LocalPlace:
 
     @contextlib.contextmanager
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:
-        """``data`` on disk in a file beside ``path``, which goes if nobody renames it."""
+        """Yield a temporary file with ``data`` beside ``path``; remove it unless renamed."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
@@ -158,7 +158,7 @@ class LocalPlace:
 
     def path(self, name: str) -> str:
         """See :class:`Place`."""
-        return f"file://{self._root / name}"  # as it is: Spark does not decode it
+        return f"file://{self._root / name}"  # not quoted, since Spark does not decode it
 
     def own_path(self, name: str) -> str:
         """See :class:`Place`."""
@@ -180,7 +180,7 @@ class ArrowPlace:
         self._files, self._root = _arrow_files(url)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrowPlace, (self.url,)  # with the credentials of where it arrives
+        return ArrowPlace, (self.url,)  # opened anew, with the receiving machine's credentials
 
     def put(self, name: str, data: bytes) -> None:
         """See :class:`Place`."""
@@ -195,7 +195,7 @@ class ArrowPlace:
         self._files.move(temporary, path)
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """See :class:`Place`.  pyarrow.fs can't do it in one step."""
+        """See :class:`Place`.  It takes two steps with pyarrow.fs."""
         fs = importlib.import_module("pyarrow.fs")
         (found,) = self._files.get_file_info([f"{self._root}/{name}"])
         if found.type != fs.FileType.NotFound:
@@ -235,7 +235,7 @@ class ArrowPlace:
         self._files.delete_dir_contents(f"{self._root}/{directory}", missing_dir_ok=True)
 
     def delete_temporary(self) -> None:
-        """Nothing: a file appears when it is closed, or is moved there at once."""
+        """Do nothing: files appear only once complete, by being closed or moved."""
 
     def path(self, name: str) -> str:
         """See :class:`Place`."""

@@ -1,4 +1,4 @@
-"""The results of a job at a place: which files they are, what is known of the job, what may go."""
+"""The results of a job at a place: their files, the job's notes, and the leftovers to remove."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 # run begins it writes all that counts into one file, the base, and removes the older ones.
 
 
-# Names that begin with an underscore are not data for Spark and for pyarrow.
+# Spark and pyarrow ignore names that begin with an underscore.
 ROOT = "_flowctl"
-# The first one had no checksums; it is read still.
+# The format's version.  Version 1 had no checksums and is still read.
 VERSION = 2
 _NAME = re.compile(r"(\d{20})-([0-9a-f]+)-(\d{8})\.jsonl")
-# A driver that begins removes what it has adopted; another one that reads at that moment starts
-# over, each time with a newer base.
+# Tries to read a manifest: a driver that begins removes segments that it has adopted, so another
+# one that reads at that moment starts over, each time with a newer base.
 _READS_MAX = 10
 
 
@@ -50,7 +50,7 @@ class _Bytes(msgspec.Struct):
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
-    """One entry.  A receipt that is UTF-8 stands there as text, so that people can read it."""
+    """An entry of a segment.  A receipt in UTF-8 is written as text, so that people can read it."""
 
     partition: str
     start: int
@@ -157,7 +157,7 @@ def encode(segment: Segment) -> bytes:
 
 
 def checked(name: str, data: bytes) -> bytes:
-    """Return the JSON of the file ``name``; raise ``ValueError`` if it is not what was written."""
+    """Return the JSON of the file ``name``; raise ``ValueError`` if its checksum is wrong."""
     text, has_crc = without_crc(name, data)
     first, _, _ = text.partition(b"\n{")
     version = msgspec.json.decode(first, type=_Version).version
@@ -210,7 +210,7 @@ def _retriable(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Without the right to it, waiting would go on until the run gives up.
+        # An error of permissions doesn't pass: waiting would last until the run gives up.
         kind = InfrastructureError if store_denies(error) else CheckpointUnavailableError
         raise kind(
             f"the manifest in {where} can't be read or written: {error}.",
@@ -222,12 +222,12 @@ def _retriable(where: str) -> Iterator[None]:
 
 
 _T = TypeVar("_T")
-_HASH_CHARS = 8  # two jobs at one place whose names differ only in odd characters
+_HASH_CHARS = 8  # of two jobs at one place whose names differ only in special characters
 _INPUT = re.compile(r"/(input-[0-9a-f]+)/")
 
 
 class ResultFile(msgspec.Struct, frozen=True):
-    """A file of rows, by its name at the place ("" if there are no rows): a receipt."""
+    """A receipt: the name of a file of rows at the place ("" if there are no rows)."""
 
     file: str
     rows: int
@@ -235,11 +235,11 @@ class ResultFile(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job was begun with: another one may not go on under its name.
+    """The input and function with which a job began; no other job may use its name.
 
-    ``paths`` is what is read; ``copy`` the directory, below the job's own, of a copy that is ours
-    ("": none).  ``source`` and ``fn`` tell one DataFrame and one function from another.  ``run`` is
-    random, and tells workers that they see the same place as the driver.
+    ``paths`` are the files read; ``copy`` is the directory of flowctl's copy of the input, below
+    the job's own ("": none).  ``source`` and ``fn`` distinguish DataFrames and functions.  ``run``
+    is random and lets workers check that they see the same place as the driver.
     """
 
     name: str
@@ -262,9 +262,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A job is done: these files are its result.  ``base`` is that of the driver that ended it.
+    """The end of a job: ``files`` are its result.
 
-    ``rows_kept_nowhere`` of ``rows_in`` were rejected, and are in no dead letter.
+    ``base`` belongs to the driver that ended the job.  Of ``rows_in``, ``rows_kept_nowhere`` were
+    rejected and are in no dead letter.
     """
 
     files: list[ResultFile]
@@ -276,7 +277,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What is left over: files that nothing names, and copies of input that nobody reads."""
+    """The leftovers: files that no manifest names, and copies of input that are no longer read."""
 
     files: list[Found]
     copies: list[str]
@@ -288,16 +289,16 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 def prefix_of(job: str) -> str:
-    """Return what the names of all result files of ``job`` begin with."""
+    """Return the prefix of the names of all result files of ``job``."""
     digest = hashlib.sha256(job.encode()).hexdigest()[:_HASH_CHARS]
     return f"part-{_plain(job)}-{digest}."
 
 
 def new_name(job: str, batch: Batch, *, run: str, rows: int) -> str:
-    """Return a name for the ``rows`` of ``batch`` that no other file ever gets.
+    """Return a unique name for a file with the ``rows`` made of ``batch``.
 
-    It says of what they are, so that a driver that finds the file can name it: see _unnamed.py.  Of
-    a batch with rejected rows it does not, since those are not done yet.
+    The name tells which input the rows cover, so that a later driver can adopt the file: see
+    _unnamed.py.  For a batch with rejected rows it doesn't, since these are not done yet.
     """
     span = batch.span
     is_whole = not batch.rejected and not batch.left_out
@@ -313,19 +314,19 @@ def new_name(job: str, batch: Batch, *, run: str, rows: int) -> str:
 
 
 def partition_in_name(partition: str) -> str:
-    """Return what stands for ``partition`` in names of files."""
+    """Return the part of file names that stands for ``partition``."""
     return hashlib.sha256(partition.encode()).hexdigest()[:_HASH_CHARS]
 
 
 def run_in_name(run: str) -> str:
-    """Return what stands for ``Description.run`` in names of files."""
+    """Return the part of file names that stands for ``Description.run``."""
     return run[:_HASH_CHARS]
 
 
 def merged_name(job: str, epoch: int) -> str:
-    """Return a name for rows of several files, merged for the driver of ``epoch``.
+    """Return a name for a file merged from several by the driver of ``epoch``.
 
-    As of :func:`new_name`, the epoch says that a live driver made it.
+    As in :func:`new_name`, the epoch protects the file while that driver is alive.
     """
     return f"{prefix_of(job)}{epoch}.merged.{secrets.token_hex(8)}.parquet"
 
@@ -337,7 +338,7 @@ def epoch_in(name: str, job: str) -> int:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:60]  # names of files end at 255 bytes
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:60]  # names of files have at most 255 bytes
 
 
 class Results:
@@ -350,35 +351,35 @@ class Results:
         self.manifest: PlaceManifest = PlaceManifest(place, job)
 
     def description(self) -> Description | None:
-        """Return what the job was begun with; None: it was not begun here."""
+        """Return the job's description; None if the job was not begun at this place."""
         return self._read("job.json", Description)
 
     def finished(self) -> Finished | None:
-        """Return the result of a job that is done; None: it is not."""
+        """Return the result if the job is done, else None."""
         return self._read("finished.json", Finished)
 
     def begin(self, description: Description) -> Description:
-        """Keep what the job begins with; return that of another driver if it was first."""
+        """Keep the job's description; return another driver's if that was first."""
         self._write("job.json", description, is_new=True)
         kept = self.description()
         assert kept is not None
         return kept
 
     def describe(self, description: Description) -> None:
-        """Keep more of what :meth:`begin` returned."""
+        """Replace the description that :meth:`begin` returned by a more complete one."""
         self._write("job.json", description)
 
     def finish(self, finished: Finished) -> Finished:
-        """From now on the job is done; return the result of another driver if it was first."""
+        """Mark the job as done; return the result of another driver if that was first."""
         self._write("finished.json", finished, is_new=True)
         kept = self.finished()
         assert kept is not None
         return kept
 
     def check_there(self, files: Iterable[ResultFile]) -> None:
-        """Raise :class:`InternalError` if one of ``files`` is not at the place as it was written.
+        """Raise :class:`InternalError` if one of ``files`` is missing or was changed.
 
-        Whoever names files as a result asks this just before.
+        To be called just before files are named as a result.
         """
         there = {file.name: file.size_bytes for file in self.place.names()}
         for one in files:
@@ -393,7 +394,7 @@ class Results:
             )
 
     def files(self) -> list[ResultFile]:
-        """Return the files with rows that count, in the order of the source."""
+        """Return the accepted files with rows, in the order of the source."""
         finished = self.finished()
         if finished is not None:
             return finished.files
@@ -404,17 +405,17 @@ class Results:
         return files_in(receipt for one in entries for receipt in one.receipts)
 
     def entries(self) -> list[Entry]:
-        """Return what counts, as the manifest says."""
+        """Return the manifest's entries that count."""
         from flowctl.runtime.receipts import accepted
 
         return accepted(self.manifest.segments())
 
     def leftovers(self, owner: tuple[int, str] | None = None) -> Swept:
-        """Return what nothing names and nobody will.
+        """Return the files that no manifest names or will name.
 
-        While a driver is at work, what it and its bolts write may still be named, and what its
-        manifest names is not merged yet: the newest driver, until it has ended the job or is the
-        ``owner`` that asks at its end.
+        The newest driver counts as at work until it has ended the job, or if it isn't the ``owner``
+        that asks at its end.  Meanwhile files of this driver and its bolts may still get named, and
+        those that its manifest names are needed for merging.
         """
         finished, newest = self.finished(), self.manifest.newest_base()
         is_done = finished is not None and (
@@ -435,7 +436,7 @@ class Results:
 
     def _old_copies(self, *, is_done: bool) -> list[str]:
         description = self.description()
-        if description is None:  # the first one may be being made
+        if description is None:  # a first copy may be in progress
             return []
         found = {
             match[1]
@@ -447,7 +448,7 @@ class Results:
         return sorted(found)
 
     def sweep(self, owner: tuple[int, str] | None = None) -> Swept:
-        """Remove the leftovers, and return what they were.  ``owner`` as for :meth:`leftovers`."""
+        """Remove the leftovers and return them.  ``owner`` is as for :meth:`leftovers`."""
         left = self.leftovers(owner)
         self.place.delete(file.name for file in left.files)
         for copy in left.copies:
@@ -457,13 +458,14 @@ class Results:
         return left
 
     def withdraw(self) -> None:
-        """The job was not begun: nothing is known of its input."""
+        """Withdraw the job, which was not begun: its input was never seen."""
         self.place.delete([f"{self.directory}/job.json"])
 
     def stranger(self) -> str | None:
-        """Return a Parquet file that a reader of the place reads and no job there has written."""
+        """Return a Parquet file at the place that no job there has written, if there is one."""
         there = self.place.names(recursive=True)
-        # Looked for after the files: a job stands there before it writes any, also this one by now.
+        # Jobs are listed after the files, since each job is noted before it writes any file; so is
+        # this one.
         is_begun = self.description() is not None
         ours = tuple(prefix_of(job) for job in jobs_at(self.place) if is_begun or job != self.job)
         for found in there:
@@ -494,10 +496,10 @@ class Results:
 
 
 def decoded(path: str, data: bytes, kind: type[_T], *, where: str) -> _T:
-    """Return what a file of the job's notes holds; raise :class:`CheckpointCorruptError`."""
+    """Return the contents of a file of the job's notes; raise :class:`CheckpointCorruptError`."""
     try:
         return msgspec.json.decode(checked(path, data), type=kind)
-    except (msgspec.MsgspecError, ValueError) as error:  # also what is not UTF-8
+    except (msgspec.MsgspecError, ValueError) as error:  # also for bytes that aren't UTF-8
         raise CheckpointCorruptError(
             f"{where}/{path} can't be understood: {error}.",
             remedy="Restore the file. To process everything again, give another out or name.",
@@ -511,7 +513,7 @@ def files_in(receipts: Iterable[bytes]) -> list[ResultFile]:
 
 
 def total_rows(files: Sequence[ResultFile]) -> int:
-    """Return how many rows ``files`` hold."""
+    """Return the total number of rows in ``files``."""
     return sum(file.rows for file in files)
 
 

@@ -1,6 +1,6 @@
-"""The process of a job that turns rows into rows: one Parquet file per batch, and its receipt.
+"""Process rows on the workers: one Parquet file of new rows per batch, and its receipt.
 
-Runs on the workers.  Needs pyarrow.
+Needs pyarrow.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from flowctl_apply._rows import Shape, arrow, call, table_of
 if TYPE_CHECKING:
     from flowctl.pacing.api import Paced
 
-# Each batch is a file: .15 s of work, as batches have otherwise, would be very many small ones.  A
-# kill repeats this much of work per slot, or less while little is done: see range_pace.py.
+# Seconds of work per batch.  Each batch makes a file, and the usual .15 s would make very many
+# small ones.  A kill repeats up to this much work per slot, less at a job's beginning: see
+# range_pace.py.
 _BATCH_S = 2.0
 
 
 class Target(NamedTuple):
     """Where rows go: the place, and the job.
 
-    ``description`` is a file that the driver wrote there, and ``run`` stands in it: workers that do
-    not see it would write where nobody reads.
+    ``description`` is a file that the driver wrote there and that contains ``run``: a worker that
+    can't read it has another place under this name, where its results would be lost.
     """
 
     place: Place
@@ -44,7 +45,7 @@ class RowWriter:
     """Calls ``fn``, writes its rows, and returns the receipt.  Threads may share it."""
 
     batch_s = _BATCH_S
-    known_as = "fn"  # to its author, in errors
+    known_as = "fn"  # the author's name for it, in errors
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class RowWriter:
         target: Target,
         paced: Paced | None = None,
     ) -> None:
-        self.__wrapped__ = fn  # its module travels to the workers
+        self.__wrapped__ = fn  # so that its module travels to the workers
         self._shape = shape
         self._paced = paced
         self._schema = schema
@@ -62,28 +63,28 @@ class RowWriter:
         self._is_checked = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # It has come to a worker.
+        # This object has arrived on a worker.
         self.__dict__.update(state)
         self.warm_up()
 
     def warm_up(self) -> None:
-        """Do what would make the first batch long: pyarrow imports pandas at its first array.
+        """Take slow steps before the first batch: pyarrow imports pandas at its first array.
 
-        .3 s of CPU, and seconds on a busy machine, for eight records: the batches that follow would
-        be of one record, and double from there, each a file.
+        That takes .3 s of CPU, and seconds on a busy machine.  If the first batch of eight records
+        took so long, the next batches would begin at one record and double from there, each a file.
         """
-        with contextlib.suppress(ImportError):  # the first batch says what is missing
+        with contextlib.suppress(ImportError):  # the first batch reports the missing package
             arrow().array([None])
             encoded(self._schema.empty_table())
 
     def __call__(self, batch: Batch) -> bytes:
-        """Return the receipt of what ``fn`` makes of ``batch``."""
+        """Write the rows that ``fn`` makes of ``batch``; return their receipt."""
         self._check_place()
         rows = self._rows if self._paced is None else self._paced(self._rows)
         return self._keep(rows(batch), batch)
 
     def _rows(self, batch: Batch) -> Any:
-        """What a limit counts as one call: a generator's rows are made here, too."""
+        """Return the rows: one call for a limit, including the rows that a generator makes."""
         return table_of(call(self.__wrapped__, self._shape, batch), self._schema)
 
     def _keep(self, table: Any, batch: Batch) -> bytes:
@@ -113,10 +114,10 @@ class RowWriter:
 
 
 class AsyncRowWriter(RowWriter):
-    """As :class:`RowWriter`, for an ``async def``."""
+    """Like :class:`RowWriter`, for an ``async def``."""
 
     async def __call__(self, batch: Batch) -> bytes:  # type: ignore[override]
-        """Return the receipt of what ``fn`` makes of ``batch``."""
+        """Write the rows that ``fn`` makes of ``batch``; return their receipt."""
         self._check_place()
         rows = self._rows if self._paced is None else self._paced(self._rows)
         return self._keep(await rows(batch), batch)

@@ -1,6 +1,6 @@
-"""What a function of rows gets, and what it gives: as records, as Arrow, or as pandas.
+"""Convert the arguments and results of a function of rows: records, Arrow, or pandas.
 
-The only place that knows the forms; errors name the column.  Needs pyarrow.
+Only this module knows these forms; errors name the column.  Needs pyarrow.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _FLOAT_MAX = (2 - 2**-23) * 2.0**127
 
 
 def is_nested(kind: Any) -> bool:
-    """Whether values of this type hold others."""
+    """Whether values of this type contain other values."""
     types = arrow().types
     return bool(types.is_struct(kind) or types.is_map(kind) or _is_list(kind))
 
 
 def check_values(values: Iterable[Any], kind: Any) -> None:
-    """Raise ``ValueError`` for a value that pyarrow would not keep whole in the type ``kind``."""
+    """Raise ``ValueError`` for a value that would lose something when converted to ``kind``."""
     types = arrow().types
     if types.is_integer(kind):
         _check_whole(values)
@@ -61,8 +61,9 @@ def check_values(values: Iterable[Any], kind: Any) -> None:
 
 
 def check_type(given: Any, wanted: Any) -> None:
-    """Raise ``ValueError`` if a cast of the type ``given`` would leave out fields of structs, or
-    take numbers for dates.
+    """Raise ``ValueError`` if a cast of ``given`` to ``wanted`` would drop fields or invent dates.
+
+    That is: leave out fields of structs, or take numbers for dates.
     """
     types = arrow().types
     if types.is_integer(given) and _is_moment(wanted):
@@ -79,7 +80,7 @@ def check_type(given: Any, wanted: Any) -> None:
 
 
 def check_cast(given: Any, made: Any) -> None:
-    """Raise ``ValueError`` if the column ``made`` of ``given`` holds an infinity that was none."""
+    """Raise ``ValueError`` if ``made``, cast from ``given``, has new infinities."""
     pyarrow = arrow()
     types = pyarrow.types
     if not (types.is_float32(made.type) and types.is_float64(given.type)):
@@ -90,7 +91,7 @@ def check_cast(given: Any, made: Any) -> None:
 
 
 def _check_lists(values: Iterable[Any]) -> None:
-    """A text would be a list of its letters, and bytes one of numbers."""
+    """Refuse texts and bytes, which pyarrow would take for lists of letters or numbers."""
     for value in values:
         if isinstance(value, str | bytes):
             what = "a text" if isinstance(value, str) else "bytes"
@@ -106,7 +107,7 @@ def _check_structs(values: list[Mapping[str, Any]], kind: Any) -> None:
 
 
 def _by_name(value: Any, kind: Any) -> Mapping[str, Any]:
-    """The fields of a struct: pyarrow takes a tuple by its order, also a Row of Spark."""
+    """Return a struct's fields by name: pyarrow would take tuples, also Spark's Rows, by order."""
     if isinstance(value, Mapping):
         return value
     known = [field.name for field in kind]
@@ -142,13 +143,13 @@ def _check_range(values: Iterable[Any]) -> None:
 
 
 def _check_moments(values: Sequence[Any]) -> None:
-    """A number would count as microseconds, or days, since 1970; pandas has nanoseconds."""
+    """Refuse numbers: they would count as days or (nano-, micro-)seconds since 1970."""
     kinds = set(map(type, values))
     if any(issubclass(kind, Number) for kind in kinds):
         raise ValueError("it is a number, not a date or a time")
     if not any(hasattr(kind, "nanosecond") for kind in kinds):
         return
-    if any(getattr(value, "nanosecond", 0) > 0 for value in values):  # NaN: of a missing time
+    if any(getattr(value, "nanosecond", 0) > 0 for value in values):  # NaN of a missing time
         raise ValueError("it has nanoseconds, which would be lost")
 
 
@@ -157,7 +158,7 @@ def _pairs(value: Any) -> list[tuple[Any, Any]]:
         return list(value.items())
     pairs = list(value)
     keys = [key for key, _ in pairs]
-    with suppress(TypeError):  # structs as dicts have no hash
+    with suppress(TypeError):  # structs are dicts, which can't be hashed
         if len(set(keys)) < len(keys):
             raise ValueError("it has a key twice, of which Spark would read one")
     return pairs
@@ -169,7 +170,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _is_checked(kind: Any) -> bool:
-    """Whether there is anything to check: lists of floats are often long."""
+    """Whether values of the type need checks: this saves checking long lists of floats."""
     types = arrow().types
     return is_nested(kind) or bool(types.is_integer(kind)) or _is_moment(kind)
 
@@ -186,24 +187,24 @@ Form: TypeAlias = Literal["records", "batch", "table", "pandas"]
 _CHOICES: Final[dict[str, Form]] = {"records": "records", "arrow": "batch", "pandas": "pandas"}
 # By the last word of the annotation: a module with postponed annotations may not be importable.
 _BY_NAME: Final[dict[str, Form]] = {"RecordBatch": "batch", "Table": "table", "DataFrame": "pandas"}
-_SHOWN_CHARS: Final = 80  # of a value in an error: enough to recognise it
+_SHOWN_CHARS: Final = 80  # of a value in an error message: enough to recognise it
 _RETURN: Final = (
     "Return a list of tuples or dicts, a pyarrow RecordBatch or Table, or a pandas DataFrame."
 )
 
 
 class Shape(NamedTuple):
-    """What ``fn`` takes.  ``takes_batch``: as its second argument, for ``batch.reject``."""
+    """The arguments of ``fn``; ``takes_batch``: it takes the batch too, for ``batch.reject``."""
 
     form: Form
     takes_batch: bool
 
 
 def shape_of(fn: Callable[..., Any], form: str | None = None) -> Shape:
-    """Return what ``fn`` takes, by ``form`` or by the annotation of its first parameter.
+    """Return the arguments of ``fn``, by ``form`` or the annotation of its first parameter.
 
-    Raises :class:`ConfigError` for a ``form`` that does not exist, or a function that can't be
-    called with one or two arguments.
+    Raises :class:`ConfigError` for an unknown ``form``, or a function that can't be called with one
+    or two arguments.
     """
     if form is not None and form not in _CHOICES:
         raise ConfigError(
@@ -223,7 +224,7 @@ def shape_of(fn: Callable[..., Any], form: str | None = None) -> Shape:
 
 
 def _positional(fn: Callable[..., Any]) -> list[str] | None:
-    """The parameters that must be given; None: Python does not know (some builtins)."""
+    """Return the required parameters; None if Python doesn't know them (some builtins)."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -239,7 +240,7 @@ def _annotated(fn: Callable[..., Any]) -> Form:
     function = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
     function = getattr(fn, "func", function)  # functools.partial
     given = dict(getattr(function, "__annotations__", {}))
-    with suppress(Exception):  # a name that is there for the type checker only
+    with suppress(Exception):  # a name imported for the type checker only
         given = get_type_hints(function)
     names = _positional(fn) or []
     hint = given.get(names[0]) if names else None
@@ -248,7 +249,7 @@ def _annotated(fn: Callable[..., Any]) -> Form:
 
 
 def call(fn: Callable[..., Any], shape: Shape, batch: Batch) -> Any:
-    """Call ``fn`` with the rows of ``batch`` in the form that it takes."""
+    """Call ``fn`` with the rows of ``batch`` in the form that it expects."""
     rows: Any = batch
     if shape.form in ("batch", "table"):
         rows = batch.to_arrow()
@@ -260,12 +261,11 @@ def call(fn: Callable[..., Any], shape: Shape, batch: Batch) -> Any:
 
 
 def table_of(made: Any, schema: Any, field: str = "fn") -> Any:
-    """Return what a function returned as a ``pyarrow.Table`` of ``schema``.
+    """Return a function's result ``made`` as a ``pyarrow.Table`` of ``schema``.
 
-    ``field`` is what the user calls the function, for errors.
-
-    Raises :class:`UnrunnableError` if it is not rows, or has other columns: that is so for every
-    batch.  Raises ``ValueError`` if a value does not fit its column: that may be a row's fault.
+    ``field`` is the user's name of the function, for errors.  Raises :class:`UnrunnableError` if
+    the result isn't rows, or has other columns, as that is so for every batch.  Raises
+    ``ValueError`` if a value does not fit its column, which may be a row's fault.
     """
     try:
         return _table_of(made, schema)
@@ -274,7 +274,7 @@ def table_of(made: Any, schema: Any, field: str = "fn") -> Any:
 
 
 class _OtherRows(Exception):
-    """What was returned is not rows, or has other columns."""
+    """A function's result isn't rows, or has other columns."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -314,13 +314,13 @@ def _from_frame(frame: Any, schema: Any) -> Any:
             f"the DataFrame that the function returned is not a table: {error}"
         ) from error
     columns = dict(zip(table.column_names, table.columns, strict=True))
-    # Pandas knows no structs and maps: what stands in their cells says too little of their type.
+    # Pandas has no structs and maps: the cells alone don't determine the type.
     columns |= {field.name: _array(_cells(frame[field.name]), field) for field in nested}
     return pyarrow.table(columns)
 
 
 def _cells(series: Any) -> list[Any]:
-    """The values of an object column; what pandas has for a missing one is None."""
+    """Return the values of an object column, with None for pandas' missing values."""
     missing = series.isna().tolist()
     return [None if gone else value for gone, value in zip(missing, series, strict=True)]
 
@@ -411,7 +411,7 @@ def _fits(value: Any, field: Any) -> bool:
 
 
 class NullError(ValueError):
-    """A column that may not be null has one."""
+    """A null in a column that may not have any."""
 
     is_ours = True
 
@@ -437,5 +437,5 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = " ".join(repr(value).split())  # that of a table has several lines
+    text = " ".join(repr(value).split())  # the error of a table has several lines
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

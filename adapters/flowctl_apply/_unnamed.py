@@ -1,6 +1,6 @@
-"""Results that a killed driver's bolts had finished and that its manifest does not name yet.
+"""Adopt finished results of a killed driver's bolts that its manifest does not name yet.
 
-A result file appears as a whole, and its name says which rows it covers.  So the next driver may
+A result file appears as a whole, and its name tells which rows it covers.  So the next driver may
 adopt it instead of processing these rows again.
 """
 
@@ -16,7 +16,7 @@ from flowctl_apply._results import ResultFile, Results, partition_in_name, prefi
 if TYPE_CHECKING:
     from flowctl.runtime.receipts import Entry
 
-# What stands behind the prefix, as new_name makes it; only of batches without rejected rows.
+# The part of a name after the prefix, as new_name makes it for batches without rejected rows.
 _WHOLE = re.compile(
     r"(?P<epoch>\d+)\.[^.]+\.(?P<partition>[0-9a-f]+)\.(?P<first>\d+)-(?P<last>\d+)"
     r"\.(?P<records>\d+)-(?P<rows>\d+)\.(?P<run>[0-9a-f]+)-[0-9a-f]+\.parquet"
@@ -32,16 +32,16 @@ class _Found(NamedTuple):
 
 
 class Unnamed:
-    """Finds such results of one job."""
+    """Finds unnamed results of one job."""
 
     def __init__(self, results: Results) -> None:
         self._results = results
 
     def __call__(self, epoch: int) -> list[Entry]:
-        """Return entries for what bolts of the driver of ``epoch`` wrote; they may overlap.
+        """Return entries for files that bolts of the driver of ``epoch`` wrote; they may overlap.
 
-        Only of that driver, which must be the newest with a base: ``gc`` may remove what is older.
-        The longest come first, as of two that overlap one can count.
+        That driver must be the newest with a base, since ``gc`` may remove older files.  The
+        longest entries come first, as only one of two that overlap can count.
         """
         from flowctl.runtime.receipts import Entry
 
@@ -67,7 +67,7 @@ class Unnamed:
             if match is None or int(match["epoch"]) != epoch or match["run"] != run:
                 continue
             partitions = by_mark.get(match["partition"], [])
-            if len(partitions) == 1:  # otherwise the name does not say of which it is
+            if len(partitions) == 1:  # otherwise the name doesn't tell its partition
                 receipt = ResultFile(file.name, int(match["rows"]), file.size_bytes)
                 first, last, records = (int(match[k]) for k in ("first", "last", "records"))
                 data = msgspec.json.encode(receipt)

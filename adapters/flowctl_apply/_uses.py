@@ -1,9 +1,9 @@
-"""What a function uses, as far as it can be seen: its code, and the values and functions it names.
+"""Find what a function uses, as far as visible: its code, and the values and functions it names.
 
-A job's results are those of one function.  Two are told apart by the source text of what is the
-project's own (not of packages), and by plain values: numbers, texts, dates, and containers of them.
-Of other objects only the type is known.  What the code itself changes, such as a cache or a list
-that it appends to, is no value that it depends on.
+All results of a job must be of one function.  Functions are distinguished by the source text of the
+project's own code (not of packages), and by plain values: numbers, texts, dates, and containers of
+them.  Of other objects only the type counts.  A value that the code itself changes, such as a cache
+or a list that it appends to, doesn't count.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from flowctl.bolts.captured import codes_in, is_installed, parts_of, variables_o
 
 _Known = dict[int, tuple[object, bytes]]
 _DIGEST_CHARS: Final = 16
-_DEPTH_MAX: Final = 50  # of containers in containers: deeper ones are told apart by their type
-# Of all texts that are executed: the source that Python 3.13 keeps of one may be another's.
+_DEPTH_MAX: Final = 50  # of nested containers: deeper ones count by their type
+# File names that all executed texts share, so Python 3.13 may keep another text's source under
+# them.
 _SHARED_NAMES: Final = ("<string>", "<stdin>")
 _PLAIN: Final = (
     *(int, float, complex, str, type(None), range, pathlib.PurePath, decimal.Decimal, uuid.UUID),
@@ -44,7 +45,7 @@ _CHANGING: Final = frozenset(
 
 
 def fingerprint(fn: Callable[..., Any]) -> str:
-    """Return what distinguishes the code of ``fn`` from other code; not that of what it calls."""
+    """Return a fingerprint of the code of ``fn``, without the functions that it calls."""
     while hasattr(fn, "func"):  # functools.partial
         fn = fn.func
     if not inspect.isroutine(fn) and not inspect.isclass(fn):
@@ -57,14 +58,14 @@ def fingerprint(fn: Callable[..., Any]) -> str:
 
 
 def uses_of(fn: Callable[..., Any]) -> dict[str, str]:
-    """Return a digest of each thing that ``fn`` uses, by the name that its author knows."""
+    """Return a digest of each thing that ``fn`` uses, by its name in the source."""
     uses = _Uses(getattr(_function_of(fn), "__module__", ""))
     uses.add(fn)
     return uses.found
 
 
 class _Uses:
-    """Walks from a function to all that it names.  For one thread."""
+    """Walks from a function to everything that it names.  For one thread."""
 
     def __init__(self, module: str) -> None:
         self.found: dict[str, str] = {}
@@ -72,7 +73,7 @@ class _Uses:
         self._seen: set[object] = set()
 
     def add(self, fn: Any) -> None:
-        """Note what ``fn`` takes along, and what the functions do that it names."""
+        """Note the values that ``fn`` carries, and the code of the functions that it names."""
         changed = _changed_in(_class_or_function(fn))
         for label, value in parts_of(fn).items():
             if label.startswith("variable") or label in changed:
@@ -136,7 +137,7 @@ class _Uses:
 
 
 def _function_of(fn: Any) -> Any:
-    """The function that is run when ``fn`` is called."""
+    """Return the function that runs when ``fn`` is called."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = getattr(fn, "__func__", fn)
@@ -151,7 +152,7 @@ def _class_or_function(fn: Any) -> Any:
 
 
 def _is_ours(thing: Any) -> bool:
-    """Whether it is of the user's project, and not of a package."""
+    """Whether ``thing`` is defined in the user's project, not in a package."""
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     return module is not None and not is_installed(module)
 
@@ -165,11 +166,11 @@ def _defaults(function: types.FunctionType) -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _changed_in(thing: Any) -> set[str]:
-    """Labels of the variables and attributes that the code of ``thing`` itself changes."""
+    """Return labels of the variables and attributes that the code of ``thing`` itself changes."""
     text = _source(thing)
     with suppress(SyntaxError, ValueError):
         return _changed_by(ast.parse(text)) if text is not None else set()
-    # A lambda amid an expression.
+    # The source of a lambda inside an expression doesn't parse alone.
     code = getattr(thing, "__code__", None)
     names = {name for one in codes_in(code) for name in one.co_names} if code else set()
     if not names & _CHANGING:
@@ -199,7 +200,7 @@ def _changed_by(tree: ast.AST) -> set[str]:
 
 
 def _is_made(tree: ast.AST, node: ast.AST) -> bool:
-    """Whether ``node`` stands where an object is made: what is set there is what it was given."""
+    """Whether ``node`` is in a constructor, which sets attributes to the values it was given."""
     return any(
         isinstance(one, ast.FunctionDef) and one.name == "__init__" and node in ast.walk(one)
         for one in ast.walk(tree)
@@ -212,7 +213,7 @@ def _source(thing: Any) -> str | None:
         return None
     try:
         return textwrap.dedent(inspect.getsource(thing))
-    except (OSError, TypeError):  # typed in, or not Python
+    except (OSError, TypeError):  # typed at a prompt, or not Python
         return None
 
 
@@ -228,18 +229,18 @@ def _digest(data: bytes) -> str:
 def _digest_of(value: Any) -> str:
     try:
         return _digest(_text(value, {}, 0))
-    except Exception:  # code of the user's, such as a property: then the type has to do
+    except Exception:  # the user's code raised, such as a property: then the type must do
         return _digest(type(value).__qualname__.encode())
 
 
 def _text(value: Any, known: _Known, depth: int) -> bytes:
-    """Bytes that are the same for the same value, in each process; for objects, their type.
+    """Return bytes that are the same for equal values in each process; for objects, their type.
 
-    ``known`` has what was met before, by its identity: objects may refer to each other.  It holds
-    them, so that no other one gets the same.
+    ``known`` has the objects met before by identity, since objects may refer to each other.  It
+    keeps them alive, so that no other object gets the same identity.
     """
     kind = type(value)
-    if kind is str:  # most of a large table
+    if kind is str:  # the bulk of a large table
         text: str = value
         return b"str:" + text.encode("utf-8", "surrogatepass")
     if kind in (int, float, bool):
@@ -252,7 +253,7 @@ def _text(value: Any, known: _Known, depth: int) -> bytes:
     if isinstance(value, _PLAIN):
         return name + repr(value).encode("utf-8", "surrogatepass")
     if id(value) not in known:
-        known[id(value)] = value, name  # what it is in a circle, and if it is too deep
+        known[id(value)] = value, name  # the text for a circular reference, or at too deep a level
         if depth < _DEPTH_MAX and (inner := _inner(value, known, depth + 1)) is not None:
             whole = b"".join(b"%d:%b" % (len(one), one) for one in inner)
             known[id(value)] = value, name + _digest(whole).encode()
@@ -260,7 +261,7 @@ def _text(value: Any, known: _Known, depth: int) -> bytes:
 
 
 def _inner(value: Any, known: _Known, depth: int) -> list[bytes] | None:
-    """The texts of what ``value`` holds; None: that is not looked at."""
+    """Return the texts of the values inside ``value``; None if these don't count."""
     if isinstance(value, list | tuple):
         return [_text(one, known, depth) for one in value]
     if isinstance(value, set | frozenset):
@@ -273,7 +274,7 @@ def _inner(value: Any, known: _Known, depth: int) -> list[bytes] | None:
 
 
 def _fields(value: Any) -> Mapping[str, Any] | None:
-    """What an object holds, if its class is the project's own or nothing but a holder of fields."""
+    """Return an object's fields, if its class is the project's own or merely holds fields."""
     held = getattr(value, "__dict__", None)
     kind: Any = type(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -1,4 +1,4 @@
-"""Rows in, rows out: a function over Parquet files whose results are kept while it goes on."""
+"""Run a function over the rows of Parquet files, with results that survive a kill of the run."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def apply_parquet(
 ) -> Applied:
     """Call ``fn`` on all rows of the Parquet files at ``paths``; return the files of its rows.
 
-    As :func:`pyspark_flowctl.apply`, without Spark: ``schema`` is a ``pyarrow.Schema``.  Needs
-    pyarrow.
+    Works like :func:`pyspark_flowctl.apply`, without Spark: ``schema`` is a ``pyarrow.Schema``.
+    Needs pyarrow.
     """
     checked = for_apply(name, options)
     several = [os.fspath(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
@@ -67,7 +67,7 @@ def apply_parquet(
 def run_job(
     job: Job, given: Input, options: Mapping[str, Any], *, merge: Merge | None = None
 ) -> Applied:
-    """Run ``job`` to its end, or return at once what an earlier run has finished.
+    """Run ``job`` to its end, or return the result at once if an earlier run has finished it.
 
     ``options`` are those of :func:`flowctl.delivery.options.for_apply`; ``merge`` is as for
     :meth:`Job.finish`.
@@ -78,14 +78,14 @@ def run_job(
 
         table = DeltaAppend(job.results, job.schema)
         table.prepare()
-    # A table may have been compacted since, and its files removed: its rows are what counts.
+    # A table's files may have been compacted and removed since: its rows are what counts.
     done = job.done(given, may_be_gone=table is not None)
     if done is None:
         job.check_empty(is_table=table is not None)
         done = _run(job, given, options, merge)
     else:
         _check_complete(job, given)
-        job.results.sweep()  # the driver that ended it may have been killed before it did
+        job.results.sweep()  # the driver that ended the job may have been killed before this step
         _say_done(options["view"], job.name, done)
     if table is not None:
         table.append()
@@ -98,7 +98,7 @@ def _run(job: Job, given: Input, options: Mapping[str, Any], merge: Merge | None
         return done
     try:
         return _run_begun(job, description, given, options, merge)
-    except FencedError:  # another driver goes on with what was begun
+    except FencedError:  # another driver goes on with the begun job
         raise
     except FlowctlError:
         job.withdraw(description)
@@ -132,7 +132,7 @@ def _run_begun(
         return job.finish(producer.seen, store, report, files=options["files"], merge=merge)
     except FencedError:
         raise
-    except Exception:  # also of Spark's, as files that were to be merged may be gone
+    except Exception:  # also errors of Spark, as files to be merged may be gone
         if (done := job.ended_by_another(given, store)) is None:
             raise
         return done
@@ -145,13 +145,13 @@ def _made(options: Mapping[str, Any], process: RowWriter) -> Bolts:
         return made
     from flowctl.bolts.local import LocalBolts
 
-    process.warm_up()  # its bolts are threads of this process
+    process.warm_up()  # the bolts are threads of this process
     count = BOLTS if bolts == "auto" else bolts
     return LocalBolts(process, count=count, slots=options["slots"], refusal=options["refusal"])
 
 
 def _check_complete(job: Job, given: Input) -> None:
-    """A finished job takes no more files; without ``keep_results`` another input is refused."""
+    """Refuse new files for a finished job, and other input unless ``keep_results``."""
     description = job.results.description()
     if not job.keep_results or description is None:
         return
@@ -164,7 +164,7 @@ def _check_complete(job: Job, given: Input) -> None:
             )
         return
     now: Collection[str] = ()
-    with suppress(FlowctlError):  # the input of a finished job may be gone
+    with suppress(FlowctlError):  # the input of a finished job may have been removed
         now = ParquetRanges(given.paths, columns=given.columns).extents(Checkpoint()).keys()
     if added := sorted(set(now) - description.files.keys()):
         raise ConfigError(

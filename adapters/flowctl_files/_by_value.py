@@ -1,7 +1,8 @@
-"""A source by reference, read by the driver: its records travel, one after the other.
+"""Let the driver read a source by reference: then its records travel to the bolts, in order.
 
-What there is, where a resumed run goes on, what a changed file is: all that is the source's by
-reference.  So positions, ends and marks are the same, and a job may change from one to the other.
+The source by reference decides which partitions exist, where a resumed run goes on and which files
+have changed.  So positions, ends and marks are the same, and a job may change from one to the
+other.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ByValue:
         self._folder = os.getcwd()  # the working directory, to which relative names belong
         self._error: BaseException | None = None
         self._name = ""  # of the partition that is read
-        self._blocks: Iterator[Block] | None = None  # what is left of it
+        self._blocks: Iterator[Block] | None = None  # the rest of that partition
         self._block: Block | None = None
         self._at = 0  # the next record in the block
         starts = {name: self._start_of(name, checkpoint) for name in extents}
@@ -43,11 +44,11 @@ class ByValue:
         self._done_bytes = sum(self._bytes_of(n) for n, start in starts.items() if start is None)
 
     def _start_of(self, name: str, checkpoint: Checkpoint) -> int | None:
-        """Return the first position that is not done; None if all of the partition is."""
+        """Return the first position that is not done; None if the whole partition is done."""
         saved = checkpoint.partitions.get(name, _NOTHING)
         if saved.end is not None and saved.end == self._extents[name].identity:
             return None
-        # What the source by reference takes for a position is an int: it has checked that.
+        # The source by reference has checked that its positions are ints.
         return saved.position + 1 if isinstance(saved.position, int) else self._extents[name].start
 
     def _bytes_of(self, name: str) -> int:
@@ -66,7 +67,7 @@ class ByValue:
         """Return the next records, all of one partition; see
         :class:`flowctl.ports.FlowProducer`."""
         if self._error is not None:
-            raise self._error  # for each call: nothing after it may be read
+            raise self._error  # raised by each later call too: nothing after the error may be read
         try:
             return self._next_chunk(min(max_records, _BATCH_RECORDS))
         except OSError as error:
@@ -118,5 +119,5 @@ class ByValue:
         self._ranges.close()
 
     def progress(self) -> SourceProgress:
-        """Bytes of partitions that were read, and of all; from any thread."""
+        """Bytes read so far, and bytes of all partitions; callable from any thread."""
         return SourceProgress(self._done_bytes, sum(map(self._bytes_of, self._extents)), "bytes")

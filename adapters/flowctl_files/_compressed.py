@@ -1,4 +1,4 @@
-"""Compressed files by the end of their name: gzip, bzip2, Zstandard."""
+"""Compressed files, recognised by the end of their names: gzip, bzip2, Zstandard."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import IO, Any, Final, Protocol, cast
 from flowctl.errors import MissingExtraError, SourceError
 
 _KINDS: Final = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
-# What holds no lines as it is, by the ends of names.  Some of it would pass for text, such as a
-# small .zip or what is in a .tar.gz, and each line would be processed.
+# Ends of names of files that hold no lines of text, such as archives.  Some of it would pass for
+# text, such as a small .zip or what is in a .tar.gz, and each line would be processed.
 _NO_TEXT: Final = (
     *(".7z", ".lz4", ".lzo", ".rar", ".snappy", ".tar", ".xz", ".zip"),
     *(".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.zst"),
 )
-# How compressed data begin; no line of text has these bytes.
+# First bytes of compressed data; no line of text has these bytes.
 _BEGINNINGS: Final = {
     b"\x1f\x8b\x08": ".gz",
     b"\x28\xb5\x2f\xfd": ".zst",
     **{b"BZh%d1AY&SY" % level: ".bz2" for level in range(1, 10)},
 }
-# How other files begin that are no lines of bytes.  UTF-16's byte order marks: its newline is two
-# bytes, and with errors="replace" each line would pass for a record.
+# First bytes of other files that can't be split into lines byte by byte.  UTF-16's byte order
+# marks: its newline is two bytes, and with errors="replace" each line would pass for a record.
 _NO_LINES: Final = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
@@ -32,15 +32,15 @@ _NO_LINES: Final = {
     b"PK\x03\x04": "a zip archive",
 }
 BEGINNING_BYTES: Final = max(map(len, [*_BEGINNINGS, *_NO_LINES]))
-# How much is decompressed at a time: some 100 KB of a log's text.
+# Compressed bytes decompressed at a time: they make some 100 KB of a log's text.
 _INPUT_BYTES: Final = 8 << 10
-# How much is read over at a time, of what is done.
+# Bytes skipped at a time when a resumed run passes what is done.
 _SKIP_BYTES: Final = 1 << 20
 _EMPTY: Final = "the file is empty, without even a header"
 
 
 class Decompressed(Protocol):
-    """What is read from a compressed file."""
+    """A reader of the decompressed bytes of a file."""
 
     def read1(self, size: int, /) -> bytes:
         """Return 1 to ``size`` bytes, none at the end; raise an error where the data are
@@ -50,13 +50,13 @@ class Decompressed(Protocol):
 
 
 def kind_of(name: str) -> str:
-    """Return how a file of this name is compressed, "" if it is not."""
+    """Return the compression that the file's name tells of, "" for none."""
     lower = name.lower()
     return next((kind for end, kind in _KINDS.items() if lower.endswith(end)), "")
 
 
 def check_text(names: Iterable[str]) -> None:
-    """Raise :class:`SourceError` for an archive, or a file that is compressed in another way."""
+    """Raise :class:`SourceError` for an archive, or a compression that can't be read here."""
     for name in names:
         if name.lower().endswith(_NO_TEXT):
             raise SourceError(
@@ -66,7 +66,7 @@ def check_text(names: Iterable[str]) -> None:
 
 
 def check_beginning(name: str, data: bytes) -> None:
-    """Raise :class:`SourceError` if a file that would be read as it is begins as a compressed one.
+    """Raise :class:`SourceError` if a file that passes for plain text begins like a compressed one.
 
     With ``errors="replace"``, or as Latin-1 or bytes, its lines would pass for records.
     """
@@ -92,7 +92,7 @@ def check_beginning(name: str, data: bytes) -> None:
 
 
 def _is_utf_16(data: bytes) -> bool:
-    """Whether every second byte, and no other one, is NUL, as for characters of ASCII."""
+    """Whether every second byte and no other is NUL, as in ASCII text encoded as UTF-16."""
     even, odd = data[::2], data[1::2]
     is_little, is_big = all(even) and not any(odd), all(odd) and not any(even)
     return len(odd) > 1 and (is_little or is_big)  # one NUL may stand in a line of bytes
@@ -117,13 +117,13 @@ def _is_damage(error: Exception) -> bool:
     """Whether ``error`` says that the compressed data are damaged or truncated."""
     if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
         return True
-    # bz2 has no class of its own for it, but errors of system calls always have a number.
+    # bz2 raises plain OSError for damage, but errors of system calls always have a number.
     is_bz2 = isinstance(error, OSError) and error.errno is None
     return is_bz2 or type(error).__name__ == "ZstdError"
 
 
 class Unpacking:
-    """Reads a compressed file in pieces of a wanted size, good bytes before damage first.
+    """Reads a compressed file in pieces of a wanted size; good bytes before a damage come first.
 
     ``line``, if it is known, returns the number of the next line, for errors.
     """
@@ -137,13 +137,13 @@ class Unpacking:
         self._error: Exception | None = None
 
     def skip(self, size: int) -> None:
-        """Read over the first ``size`` bytes."""
+        """Skip the first ``size`` decompressed bytes."""
         view = memoryview(bytearray(_SKIP_BYTES))
         while size and (got := self.read_into(view[:size])):
             size -= got
 
     def read_into(self, view: memoryview) -> int:
-        """Fill ``view``; less is read only at the end, or before what is damaged."""
+        """Fill ``view``; less is read only at the end of the file, or before a damage."""
         filled = 0
         while filled < len(view) and self._error is None:
             try:
@@ -170,13 +170,12 @@ class Unpacking:
         )
 
     def close(self) -> None:
-        """Release what decompresses; the file stays open."""
+        """Release the decompressor; the file stays open."""
         self._unpacked.close()
 
 
 class _Gzip(gzip.GzipFile):
-    """As ``gzip -t`` says, and the class of the standard library doesn't: a file without a byte
-    is not a compressed file, as it has no header.  A copy that broke at its start leaves one."""
+    """Treats an empty file, such as a failed copy leaves, as damaged: it lacks a header."""
 
     def read1(self, size: int = -1) -> bytes:
         data = super().read1(size)
@@ -186,7 +185,7 @@ class _Gzip(gzip.GzipFile):
 
 
 class _Frame(Protocol):
-    """What decompresses one frame of Zstandard, or one stream of bzip2."""
+    """A decompressor of one frame of Zstandard, or one stream of bzip2."""
 
     @property
     def eof(self) -> bool: ...
@@ -198,7 +197,7 @@ class _Frame(Protocol):
 
 
 class _Frames:
-    """Compressed frames, one after the other; ``new`` makes what decompresses one.
+    """Reads compressed frames, one after the other; ``new`` makes the decompressor of a frame.
 
     Zstandard's own reader takes a truncated file for a complete one, and the standard library's of
     bzip2 leaves out whatever follows a stream that begins with damage.
@@ -207,7 +206,7 @@ class _Frames:
     def __init__(self, file: IO[bytes], new: Callable[[], _Frame]) -> None:
         self._file = file
         self._new = new
-        self._frame: _Frame | None = None  # the one that is being read; None between two
+        self._frame: _Frame | None = None  # of the frame being read; None between two frames
         self._input = b""
         self._output = b""
         self._is_begun = False

@@ -1,4 +1,4 @@
-"""Snapshots of Iceberg tables: their files and fields, from pyiceberg; on the driver alone."""
+"""Files and fields of a snapshot of an Iceberg table, from pyiceberg; used only on the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # -- Filters in pyiceberg's words, so that files are left out by what the table says of them ---
 
 
-# Larger ints are not all doubles.
+# The largest int up to which each int has an exact double.
 _EXACT_MAX: Final = 1 << 53
 
 
@@ -46,10 +46,10 @@ def check_filter(wanted: Any, fields: list[Field]) -> None:
 
 
 def pushed_down(wanted: Any, schema: Any) -> Any:
-    """Return an expression of pyiceberg that is true wherever ``wanted`` is; None: there is none.
+    """Return an expression of pyiceberg that is true wherever ``wanted`` is; None if there is none.
 
-    ``wanted`` is a list of terms, as ``pyarrow.parquet`` takes; of expressions of pyarrow nothing
-    is known.  ``schema`` is the table's.
+    ``wanted`` is a list of terms, as ``pyarrow.parquet`` takes; for an expression of pyarrow the
+    result is None.  ``schema`` is the table's.
     """
     if not isinstance(wanted, list) or not wanted:
         return None
@@ -79,7 +79,7 @@ def _term(term: tuple[str, str, Any], types: Mapping[str, str]) -> Any:
         return operators[operator](name, value)
     if operator == "in" and value and all(map(is_exact, value)):
         return e.In(name, list(value))
-    # What is unequal leaves hardly a file out.
+    # A term with "!=" would exclude hardly any file.
     return e.AlwaysTrue()
 
 
@@ -102,8 +102,8 @@ def _is_date(value: object) -> bool:
     return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
 
 
-# pyiceberg rounds values of other types to the column's, and files would be missing that pyarrow,
-# which has the last word on each row, takes rows of.
+# pyiceberg rounds values of other types to the column's type.  It would then leave out files with
+# rows that pyarrow, which decides on each row, accepts.
 _EXACT: Final[Mapping[str, Callable[[object], bool]]] = {
     "boolean": lambda value: isinstance(value, bool),
     "int": _is_int,
@@ -120,8 +120,11 @@ _EXACT: Final[Mapping[str, Callable[[object], bool]]] = {
 
 
 class DataFile(NamedTuple):
-    """What the table says of a file: its rows, its size [bytes], and the ids of the fields that it
-    is partitioned by, in which all of its rows are equal."""
+    """The table's entry of a file.
+
+    It has the number of rows, the size [bytes] and the ids of the fields that the file is
+    partitioned by, in which all of its rows are equal.
+    """
 
     rows: int
     size: int
@@ -129,8 +132,7 @@ class DataFile(NamedTuple):
 
 
 class Checks:
-    """Says whether a file can be read as the table means it; by :class:`ConfigError` and
-    :class:`SourceError`.  Thread-safe.
+    """Checks that a file can be read as the table means it.  Thread-safe.
 
     ``schema`` is the snapshot's, ``names`` the table's mapping of names, both of pyiceberg.
     """
@@ -144,7 +146,7 @@ class Checks:
         self._files = files
 
     def check(self, name: str, size: int, reader: RowsReader, columns: Columns) -> None:
-        """Raise an error if the file isn't what the table says, or ``columns`` can't be read."""
+        """Raise an error if the file isn't what the table says or ``columns`` can't be read."""
         file = self._files[name]
         if (reader.rows, size) != (file.rows, file.size):
             raise SourceError(
@@ -169,7 +171,7 @@ class Checks:
                 )
 
     def _types(self, name: str, reader: RowsReader, columns: Sequence[str]) -> dict[int, Any]:
-        """Return the types that the file has, by field id."""
+        """Return the types of the file's columns, by field id."""
         import pyarrow
         from pyiceberg.io.pyarrow import pyarrow_to_schema
 
@@ -178,20 +180,20 @@ class Checks:
         part = pyarrow.schema([reader.schema.field(column) for column in columns])
         try:
             schema: Any = pyarrow_to_schema(part, self._names, format_version=self._version)
-        except Exception as error:  # its errors have no common base
+        except Exception as error:  # these errors have no common base class
             raise refused(name, str(error).partition("\n")[0].rstrip(".")) from error
         return {field.field_id: field.field_type for field in schema.fields}
 
 
 def fields_of(table: Any, schema: Any) -> list[Field]:
-    """Return the columns of the snapshot, with what they are in files that lack them."""
+    """Return the columns of the snapshot, with their values for files that lack them."""
     import pyarrow
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     aliases = {each.field_id: frozenset(each.names) for each in table.name_mapping() or ()}
     fields = []
     for field, arrow in zip(schema.fields, schema_to_pyarrow(schema), strict=True):
-        # What a narrower type of a file becomes.
+        # The wider types that a file's type may be converted to.
         wide = arrow.type in (pyarrow.int64(), pyarrow.float64())
         wide = wide or pyarrow.types.is_decimal(arrow.type)
         fields.append(
@@ -208,7 +210,7 @@ def fields_of(table: Any, schema: Any) -> list[Field]:
 
 
 def refused(name: str, why: str) -> ConfigError:
-    """Return the error for a file that would be read wrongly."""
+    """Return the error for a file whose rows would be read wrongly."""
     return ConfigError(
         "paths",
         f"{name} belongs to an Iceberg table, and {why}: it would be read wrongly.",
@@ -218,14 +220,14 @@ def refused(name: str, why: str) -> ConfigError:
 
 
 def _wanted(columns: Columns) -> frozenset[str] | None:
-    """Return which columns are read; None: all."""
+    """Return the ids of the columns to read; None for all."""
     if columns.names is None or columns.filter_names is None:
         return None
     return columns.filter_names.union(columns.names)
 
 
 def _check_missing(name: str, field: Any, keys: frozenset[int]) -> None:
-    """Raise an error if what the rows have in ``field`` can't be known."""
+    """Raise an error if the value of ``field``, which the file lacks, can't be determined."""
     if field.field_id in keys:
         raise refused(name, f"its column {field.name!r} stands in the table's manifests alone")
     default = field.initial_default
@@ -238,7 +240,7 @@ def _check_missing(name: str, field: Any, keys: frozenset[int]) -> None:
 
 
 def _becomes(of_file: Any, of_table: Any) -> bool:
-    """Whether values of a file's type are, or can be made, those of the table."""
+    """Whether values of a file's type are of the table's type or can be converted to it."""
     from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
 
     if isinstance(of_file, DecimalType) and isinstance(of_table, DecimalType):
@@ -250,9 +252,9 @@ def _becomes(of_file: Any, of_table: Any) -> bool:
 
 
 def _same(of_file: Any, of_table: Any) -> bool:
-    """Whether two types hold the same, with the same names and ids."""
+    """Whether two types are the same, including the names and ids of nested fields."""
     if type(of_file) is not type(of_table):
-        # Files may not say that 16 bytes are a UUID.
+        # Some files don't mark their 16 bytes as a UUID.
         return (str(of_file), str(of_table)) == ("fixed[16]", "uuid")
     if of_file.is_primitive:
         return bool(of_file == of_table)
@@ -267,7 +269,7 @@ def _same(of_file: Any, of_table: Any) -> bool:
 
 
 def _small(kind: Any) -> Any:
-    """Return the type as files have it mostly."""
+    """Return the variant of the type that most files use."""
     import pyarrow
 
     if kind == pyarrow.large_string():
@@ -281,12 +283,12 @@ def _small(kind: Any) -> Any:
 _log = ModuleLogger("flowctl.files")
 _METADATA: Final = ".metadata.json"
 _ANOTHER: Final = "Give the job another name: it will read all of the current snapshot."
-# How a partition's identity ends: what a restart reads again, whatever was committed since.
+# End of a partition's identity: the snapshot that a restart reads again, whatever came later.
 _MARK: Final = re.compile(r" of snapshot (\d+), schema (\d+)$")
 
 
 class Wanted(NamedTuple):
-    """What the user gave: a snapshot's id (None: none), and a filter as ``pyarrow`` takes it."""
+    """The user's wishes: a snapshot's id (None: not given), and a filter in pyarrow's form."""
 
     snapshot_id: int | None
     filter: Any
@@ -330,18 +332,18 @@ def load_table(given: Any, stores: Stores) -> Any:
     file = given if is_metadata(given) else _metadata_in(given.rstrip("/"), stores)
     try:
         return StaticTable.from_metadata(file)
-    except Exception as error:  # its errors, and those of each file system, have no common base
+    except Exception as error:  # these errors have no common base class
         raise _unreadable(given, error) from error
 
 
 def snapshot_of(table: Any, wanted: Wanted, checkpoint: Checkpoint, columns: Columns) -> Snapshot:
     """Return the snapshot that the job began with, else the wanted one, else the current one.
 
-    A table to which nothing was written has none, and no files.
+    A table to which nothing was written has no snapshot and no files.
     """
     snapshot_id, schema_id = _chosen(table, wanted.snapshot_id, checkpoint)
     schema = table.schemas()[schema_id]
-    # Filters name columns as the table calls them now: they may have been others then.
+    # Filters use the table's current column names, which may have belonged to other columns then.
     is_current = schema_id == table.metadata.current_schema_id
     fields = fields_of(table, schema)
     check_filter(columns.filter, fields)
@@ -369,7 +371,7 @@ def _metadata_in(folder: str, stores: Stores) -> str:
             remedy="Give the loaded table, load_catalog('NAME').load_table('db.table') of"
             " pyiceberg, or its metadata_location.",
         ) from None
-    # The hint is written after the version that it names, so there may be newer ones.
+    # The hint is written after the version that it names, so newer versions may exist.
     name = f"{folder}/metadata/v{{}}{_METADATA}"
     while _is_there(name.format(version + 1), stores):
         version += 1
@@ -384,7 +386,7 @@ def _is_there(name: str, stores: Stores) -> bool:
 
 
 def _chosen(table: Any, wanted: int | None, checkpoint: Checkpoint) -> tuple[int | None, int]:
-    """Return the ids of the snapshot and its schema."""
+    """Return the ids of the chosen snapshot and of its schema."""
     begun = _begun_with(checkpoint)
     current = table.metadata.current_snapshot_id
     if begun is not None:
@@ -423,7 +425,7 @@ def _chosen(table: Any, wanted: int | None, checkpoint: Checkpoint) -> tuple[int
 
 
 def _begun_with(checkpoint: Checkpoint) -> tuple[int, int] | None:
-    """Return the snapshot and schema in the identities of what is done."""
+    """Return the ids of snapshot and schema that the identities of done partitions name."""
     for partition in checkpoint.partitions.values():
         identity = partition.mark if partition.end is None else partition.end
         if isinstance(identity, str) and (found := _MARK.search(identity)):
@@ -432,7 +434,7 @@ def _begun_with(checkpoint: Checkpoint) -> tuple[int, int] | None:
 
 
 def _planned(table: Any, snapshot_id: int, row_filter: Any) -> Iterator[tuple[str, DataFile]]:
-    """Yield the files of a snapshot; refuse those whose rows are not all the table's."""
+    """Yield the files of a snapshot; refuse files with rows that were deleted from the table."""
     try:
         tasks = list(_tasks(table, snapshot_id, row_filter))
     except Exception as error:  # as above
@@ -463,7 +465,7 @@ def _tasks(table: Any, snapshot_id: int, row_filter: Any) -> Any:
         try:
             return table.scan(row_filter=row_filter, snapshot_id=snapshot_id).plan_files()
         except (TypeError, ValueError):
-            pass  # it takes less than pyarrow does, which has the last word
+            pass  # pyiceberg's filter might exclude rows that pyarrow, which decides, accepts
     return table.scan(snapshot_id=snapshot_id).plan_files()
 
 

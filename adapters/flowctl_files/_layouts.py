@@ -1,4 +1,4 @@
-"""How the columns of a file's rows come from the file: from directories' names, or by field id."""
+"""Where the columns of a row come from: from the file, from directories' names, or by field id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowctl.errors import SourceError
 # -- Columns that stand in the names of directories: ``year=2026/month=11/part-0.parquet`` -----
 
 
-# What Hive and Spark write where the value is null.
+# The directory name that Hive and Spark write for a null value.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _INT = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
@@ -20,7 +20,7 @@ Keys: TypeAlias = Mapping[str, str | None]
 
 
 def keys_of(name: str, base: str) -> dict[str, str | None]:
-    """Return the columns in the directories of ``name`` below ``base``, as text."""
+    """Return the columns in the directories of ``name`` below ``base``, values as text."""
     inner = name[len(base) :] if name.startswith(base) else ""
     keys: dict[str, str | None] = {}
     for folder in inner.split("/")[:-1]:
@@ -31,9 +31,9 @@ def keys_of(name: str, base: str) -> dict[str, str | None]:
 
 
 def int_columns(files: Iterable[Keys]) -> frozenset[str]:
-    """Return the columns whose values are whole numbers in all files; the others are text.
+    """Return the columns whose values are whole numbers in all files; the others stay text.
 
-    With leading zeros they are text, or ``month=01`` would not be found again.
+    Numbers with leading zeros stay text, or ``month=01`` would not be found again.
     """
     names: set[str] = set()
     text: set[str] = set()
@@ -44,7 +44,7 @@ def int_columns(files: Iterable[Keys]) -> frozenset[str]:
 
 
 def typed(keys: Keys, ints: frozenset[str]) -> dict[str, Any]:
-    """Return the values as scalars of pyarrow: ints where :func:`int_columns` says so."""
+    """Return the values as pyarrow scalars; ``ints`` are from :func:`int_columns`."""
     import pyarrow
 
     scalars: dict[str, Any] = {}
@@ -64,8 +64,8 @@ _FIELD_ID: Final = b"PARQUET:field_id"
 class Layout(Protocol):
     """The columns of one file's rows.
 
-    ``names`` are all of them.  ``keys`` are those that are the same in each row, as scalars of
-    pyarrow.
+    ``names`` are the names of all columns.  ``keys`` are the columns with the same value in each
+    row, as pyarrow scalars.
     """
 
     @property
@@ -75,16 +75,13 @@ class Layout(Protocol):
     def keys(self) -> Mapping[str, Any]: ...
 
     def in_file(self, wanted: Container[str] | None) -> list[str] | None:
-        """Return the file's columns that ``wanted`` columns of the rows are made of.
-
-        None: all.
-        """
+        """Return the file's columns that ``wanted`` columns are made from; None for all."""
 
     def rows(self, batch: Any) -> Any:
-        """Return the rows of a ``pyarrow.RecordBatch`` that was read from the file."""
+        """Return the rows for a ``pyarrow.RecordBatch`` that was read from the file."""
 
     def is_plain(self, wanted: Container[str]) -> bool:
-        """Whether ``wanted`` columns stand in the file as the rows have them, or are keys."""
+        """Whether each ``wanted`` column is a key or needs no conversion."""
 
 
 class Layouts(Protocol):
@@ -95,25 +92,25 @@ class Layouts(Protocol):
 
 
 class Directories:
-    """Columns as they are in the file, and those in the names of its directories.
+    """Columns of the file, unchanged, and columns from the names of its directories.
 
-    ``bases`` says of each file in which directory it was found, ``ints`` which columns of the
-    directories' names are numbers.
+    ``bases`` has the directory in which each file was found, ``ints`` the columns from directories'
+    names that are numbers.
     """
 
     def __init__(self, bases: Mapping[str, str], ints: frozenset[str]) -> None:
-        # By directory: there are few, and the reader travels.
+        # Kept by directory: there are few, which keeps the pickled reader small.
         self._bases = (*sorted(set(bases.values()), key=len, reverse=True), "")
         self._ints = ints
 
     def of(self, name: str, schema: Any) -> Layout:
-        """See :class:`Layouts`.  A column that is in the file too is taken from there."""
+        """See :class:`Layouts`.  A column that the file has too is read from the file."""
         base = next(each for each in self._bases if name.startswith(each))
         return WithKeys(schema, typed(keys_of(name, base), self._ints))
 
 
 def with_column(batch: Any, name: str, values: Any) -> Any:
-    """Return the RecordBatch ``batch`` with one column more; its ``append_column`` is of 2024."""
+    """Return ``batch`` with one more column; pyarrow's ``append_column`` is of 2024."""
     import pyarrow
 
     schema = batch.schema.append(pyarrow.field(name, values.type))
@@ -121,7 +118,7 @@ def with_column(batch: Any, name: str, values: Any) -> Any:
 
 
 class WithKeys:
-    """A :class:`Layout`: the file's own columns, and ``keys`` that it doesn't have."""
+    """A :class:`Layout`: the file's own columns, and ``keys`` that the file lacks."""
 
     def __init__(self, schema: Any, keys: Mapping[str, Any]) -> None:
         self._known = schema.names
@@ -147,10 +144,11 @@ class WithKeys:
 
 
 class Field(NamedTuple):
-    """A column of a table, which files may have under other names, in a narrower type, or not.
+    """A column of a table; a file may have it under another name, with a narrower type, or lack it.
 
-    ``type`` is of pyarrow, for values that are not in the file: all of them are ``default`` there.
-    ``cast`` None: as it is in the file.  ``aliases`` are its names in files without field ids.
+    ``type`` is pyarrow's type for a file that lacks the column: each row then has ``default``.
+    ``cast`` is the type to convert to; None for no conversion.  ``aliases`` are its names in files
+    without field ids.
     """
 
     id: int
@@ -168,14 +166,14 @@ class Fields:
         self._fields = fields
 
     def of(self, name: str, schema: Any) -> Layout:
-        """See :class:`Layouts`; :class:`SourceError` if columns can't be told apart."""
+        """See :class:`Layouts`; raises :class:`SourceError` if a column is ambiguous."""
         return ByField(name, schema, self._fields)
 
 
 class ByField:
     """A :class:`Layout`: the fields of a table in one file.
 
-    ``columns`` says under which name the file has each field, None: it lacks it.
+    ``columns`` has the name of each field in the file, None for a field that the file lacks.
     """
 
     def __init__(self, name: str, schema: Any, fields: Sequence[Field]) -> None:
@@ -193,7 +191,7 @@ class ByField:
             for field, column in self._fields
             if column is not None and (wanted is None or field.name in wanted)
         ]
-        # With no column there would be no rows: then any serves to count them.
+        # Without a column there would be no rows to count, so any column is read.
         return found or self._schema.names[:1]
 
     def rows(self, batch: Any) -> Any:
@@ -227,7 +225,7 @@ def _filled(field: Field, rows: int) -> Any:
 
 
 def _finder(name: str, schema: Any) -> Callable[[Field], str | None]:
-    """Return what finds a field's column in a file."""
+    """Return a function that finds a field's column in a file."""
     ids: list[Any] = [(field.metadata or {}).get(_FIELD_ID) for field in schema]
     if len(set(schema.names)) < len(schema.names) or len(set(filter(None, ids))) < sum(
         map(bool, ids)

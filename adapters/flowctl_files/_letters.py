@@ -1,11 +1,10 @@
 """A file of dead letters: JSON lines that are appended, read as one letter per record.
 
-Four kinds of lines.  A *letter* says that a record was left out.  A *redrive* says which letters
-are to be processed again, and at which positions.  *Gone* names letters that were dropped, or
-finally processed.  *Counted* names a task attempt that succeeded: its letters count from there on.
-The state is what all lines say together, in order, so every step is one append: if killed before
-it, nothing has happened; if killed during it, the line is truncated, counted as damaged and
-ignored.
+Four kinds of lines.  A *letter* records that a record was left out.  A *redrive* lists the letters
+to process again, and their positions in it. *Gone* lists letters that were dropped, or processed in
+the end. *Counted* names a task attempt that succeeded: its letters count from there on.  The state
+is what all lines say together, in order, so every step is one append: if killed before it, nothing
+has happened; if killed during it, the line is truncated, counted as damaged and ignored.
 
 Writers lock the file (``flock``), so that a run and ``flowctl dlq`` may work at the same time.
 """
@@ -33,14 +32,14 @@ from flowctl.wire.values import decode_value, encode_value
 
 
 def encode_record(record: Record) -> bytes:
-    """Return ``record`` as bytes; raise for a value that the wire does not carry either."""
+    """Return ``record`` as bytes; raise for a value that can't be sent to a bolt either."""
     return encode_value([record.position, record.value])
 
 
 def decode_record(data: bytes) -> Record:
-    """Return what :func:`encode_record` was given; raise if it was something else."""
+    """Return the record that :func:`encode_record` encoded; raise for other data."""
     position, value = decode_value(data)
-    # Letters of versions before dates and tuples were kept; a position is never a list.
+    # Letters of old versions have lists for tuples; a position is never a list.
     return Record(tuple(position) if isinstance(position, list) else position, value)
 
 
@@ -56,12 +55,12 @@ def readable(value: Any) -> Any:
 # -- A file of dead letters --------------------------------------------------------------------
 
 
-# No attempt of a task takes as long.
+# Age [s] beyond which an unfinished attempt must be over: no attempt of a task takes as long.
 _UNFINISHED_KEPT_MS = 30 * 24 * 3600 * 1000
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One line of the file.  Its fields tell which kind it is.
+    """One line of the file.  The fields that it has tell its kind.
 
     A letter has ``partition``; ``position`` and ``value`` are for people, ``exact`` is the record.
     ``came_from``: it failed again in this redrive, at this position.  ``task_attempt``: it counts
@@ -92,7 +91,7 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Held:
-    """What all lines together say about one record."""
+    """The state of one record's letter according to all lines."""
 
     __slots__ = ("line", "redrive")
 
@@ -101,7 +100,7 @@ class Held:
         self.redrive: tuple[int, int] | None = None
 
     def letter(self) -> Letter:
-        """Return it in the form that others use."""
+        """Return the letter in its public form."""
         line = self.line
         record = _record_of(line)
         assert line.partition is not None
@@ -130,12 +129,11 @@ Fate: TypeAlias = Callable[[Position], bool | None]
 
 
 class Contents:
-    """Everything a file says.  ``damaged`` counts lines that can't be read, ``lines`` all
-    others."""
+    """The contents of a file.  ``damaged`` counts unreadable lines, ``lines`` all others."""
 
     def __init__(self) -> None:
         self.held: Letters = {}
-        # By task attempt, job and id: they count if the attempt does.
+        # By task attempt, job and id: letters that count only if their attempt does.
         self.uncounted: dict[str, dict[tuple[str, str], Line]] = {}
         self.lines: int = 0
         self.damaged = 0
@@ -197,12 +195,12 @@ class Contents:
         return list(dict.fromkeys(job for job, _ in names))
 
     def of_unfinished(self, job: str) -> int:
-        """Return how many rows of ``job`` task attempts left out that did not finish."""
+        """Return the number of rows of ``job`` that unfinished task attempts left out."""
         names = (key for waiting in self.uncounted.values() for key in waiting)
         return len({name for owner, name in names if owner == job})
 
     def counting(self, job: str, partition: str, attempt: str, fate: Fate) -> list[Line]:
-        """Return the lines that have ``attempt`` counted, and what it wrote taken back."""
+        """Return the lines that count ``attempt`` and remove letters of rows written since."""
         mine = self.uncounted.get(attempt, {})
         others = [line for lines in self.uncounted.values() for line in lines.values()]
         others += [held.line for held in self.held.values()]
@@ -221,14 +219,14 @@ class Contents:
         return [*lines, Line(job=job, counted=attempt)] if mine else lines
 
     def forget_unfinished(self) -> None:
-        """Drop what attempts left that must have ended long ago."""
+        """Drop the letters of unfinished attempts that must have ended long ago."""
         since_ms = _now_unix_ms() - _UNFINISHED_KEPT_MS
         for attempt, waiting in list(self.uncounted.items()):
             if all(line.at_unix_ms < since_ms for line in waiting.values()):
                 del self.uncounted[attempt]
 
     def as_lines(self) -> Iterator[Line]:
-        """The fewest lines that say the same."""
+        """Return the fewest lines with the same meaning."""
         redrives: dict[tuple[str, int], list[tuple[int, str]]] = {}
         for (job, name), held in self.held.items():
             yield held.line
@@ -251,7 +249,7 @@ class LetterFile:
         self.path: str = os.fspath(path)
 
     def read(self) -> Contents:
-        """Return what the file says; nothing if there is no file."""
+        """Return the contents of the file; they are empty if there is no file."""
         contents = Contents()
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe: no wait
@@ -268,12 +266,12 @@ class LetterFile:
         return contents
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Add lines; they are on the disk when this returns."""
+        """Append lines; they are on the disk when this returns."""
         with self._locked() as descriptor:
             self._write(descriptor, lines)
 
     def redrive(self, job: str, wanted: Container[str] | None = None) -> tuple[int, int]:
-        """Mark letters to be processed again; return how many, and the number of their redrive.
+        """Mark letters to be processed again; return their count and the number of the redrive.
 
         ``wanted``: ids; None: all.  Letters already marked for redrive are left as they are;
         letters whose value is not known exactly are skipped.
@@ -295,7 +293,7 @@ class LetterFile:
             return len(names), number
 
     def drop(self, job: str, is_wanted: Callable[[Letter], bool]) -> int:
-        """Remove letters for good, from the disk too; return how many."""
+        """Remove letters for good, from the disk too; return their number."""
         with self._locked() as descriptor:
             contents = self.read_through(descriptor)
             gone = [letter for letter in contents.of(job) if is_wanted(letter)]
@@ -306,7 +304,7 @@ class LetterFile:
             return len(gone)
 
     def redriven(self, job: str, letters: Sequence[Letter]) -> None:
-        """These were processed in their redrive; those that failed again stay."""
+        """Remove ``letters``, which were processed in their redrive; any that failed again stay."""
         by_redrive: dict[int, list[str]] = {}
         for letter in letters:
             if letter.redrive is not None:
@@ -317,12 +315,12 @@ class LetterFile:
         self.append(lines)
 
     def count_attempt(self, job: str, partition: str, attempt: str, fate: Fate) -> None:
-        """``attempt`` has delivered all of ``partition``: its letters count from now on.
+        """Note that ``attempt`` has delivered all of ``partition``: its letters count from now on.
 
-        ``fate`` says of a letter that another attempt left whether its row is written now.
+        ``fate`` tells, for a letter that another attempt left, whether its row is written now.
         """
         if not self._names(attempt.encode(), msgspec.json.encode(partition)):
-            return  # nearly always: then nothing is decoded or locked
+            return  # the usual case: nothing has to be decoded or locked
         with self._locked() as descriptor:
             lines = self.read_through(descriptor).counting(job, partition, attempt, fate)
             if lines:
@@ -344,7 +342,7 @@ class LetterFile:
                 self._rewrite(contents)
 
     def read_through(self, descriptor: int) -> Contents:
-        """As :meth:`read`, for a caller that has the file open and locked."""
+        """Read as :meth:`read` does, for a caller that has the file open and locked."""
         contents = Contents()
         os.lseek(descriptor, 0, os.SEEK_SET)
         with os.fdopen(os.dup(descriptor), "rb") as file:
@@ -354,7 +352,7 @@ class LetterFile:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Open and lock the file that the path leads to, even if it is replaced meanwhile."""
+        """Open and lock the file at the path, again if it is replaced meanwhile."""
         disk.make_directory(os.path.dirname(self.path) or ".")
         while True:
             descriptor = os.open(self.path, os.O_APPEND | os.O_CREAT | os.O_RDWR, disk.MODE)
@@ -371,7 +369,7 @@ class LetterFile:
 
     def _write(self, descriptor: int, lines: Sequence[Line]) -> None:
         size = os.fstat(descriptor).st_size
-        # A truncated last line stays a separate line.
+        # End a truncated last line first, so that it stays separate from the new ones.
         is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         disk.write_all(descriptor, (b"\n" if is_cut else b"") + _encoded(lines))
         os.fsync(descriptor)
@@ -379,7 +377,7 @@ class LetterFile:
             disk.sync_directory(self.path)
 
     def _rewrite(self, contents: Contents) -> None:
-        """Replace the file in one step; without letters remove it."""
+        """Replace the file atomically; remove it if no letter is left."""
         contents.forget_unfinished()
         if not contents.held and not contents.uncounted:
             os.unlink(self.path)
@@ -389,7 +387,7 @@ class LetterFile:
 
 
 def _check_regular(descriptor: int, path: str) -> None:
-    """Raise ``OSError`` for a device or a pipe: it keeps no letter, and reading it may not end."""
+    """Raise ``OSError`` for a device or a pipe, which keeps no letters and may have no end."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise OSError(errno.EINVAL, "not a regular file, so it can't keep dead letters", path)
 
@@ -406,7 +404,7 @@ def line_of(
     redriven: Letter | None,
     task_attempt: str,
 ) -> Line:
-    """Return the letter of ``record``; ``redriven`` is the letter that it was before, if any."""
+    """Return the letter of ``record``; ``redriven`` is its letter before a redrive, if any."""
     if redriven is not None:
         partition, record = redriven.partition, Record(redriven.position, redriven.value)
     return Line(
@@ -428,11 +426,11 @@ def line_of(
 
 
 def _exact(record: Record) -> str:
-    """The record as text, or "" for one that can be shown but not restored."""
+    """Return the record encoded as text, or "" if it can be shown but not restored."""
     try:
         return base64.b64encode(encode_record(record)).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return ""  # a topology's source may return what only its translate understands
+        return ""  # a topology's source may return values that only its ``translate`` understands
 
 
 def _record_of(line: Line) -> Record:

@@ -15,8 +15,8 @@ from flowctl.errors import ConfigError
 #: The longest line [bytes] that sources accept by default.  A longer one usually means that the
 #: file is not text; and a line must fit into memory on a worker.
 MAX_LINE_BYTES: Final = 8 << 20
-# Characters of these never swallow a newline byte, and no other byte becomes "\n": a whole block
-# can be decoded at once, which is ten times as fast as line by line.
+# In these encodings no character contains a newline byte, and no other byte becomes "\n". So a
+# whole block can be decoded at once, which is ten times as fast as line by line.
 _WHOLE_BLOCK = frozenset({"utf-8", "ascii", "iso8859-1"})
 _BOM = "\ufeff"
 # surrogateescape and surrogatepass make text that msgpack can't carry.
@@ -24,7 +24,7 @@ _ERRORS = ("strict", "replace", "backslashreplace", "ignore")
 
 
 class BadLine(Exception):
-    """Line ``index`` of a block is invalid at byte ``at`` of the line; ``why`` says how."""
+    """Line ``index`` of a block is invalid at byte ``at`` of the line, for the reason ``why``."""
 
     def __init__(self, index: int, at: int, why: str) -> None:
         super().__init__(why)
@@ -36,7 +36,7 @@ class BadLine(Exception):
 class Lines(NamedTuple):
     """Lines of a block up to the first invalid one.
 
-    ``sizes`` are in bytes, without the ``\\n`` but with the ``\\r``; it may be longer than
+    ``sizes`` are in bytes, without the ``\\n`` but with the ``\\r``; there may be more of them than
     ``values``.
     """
 
@@ -63,7 +63,8 @@ class LineCodec:
     def split(self, block: bytes, *, begins: bool = False) -> Lines:
         """Split a block of whole lines; only the last may lack its newline.
 
-        ``begins``: the file begins with it, so a byte order mark of UTF-8 is not part of its line.
+        ``begins``: the block is the file's first, so a UTF-8 byte order mark is not part of its
+        line.
         """
         lines = self._split(block)
         if begins and self.encoding == "utf-8" and lines.values:
@@ -89,7 +90,7 @@ class LineCodec:
         return Lines(_without_cr(text, "\r\n", "\n", "\r", ended), sizes)
 
     def first_bad(self, block: bytes) -> BadLine | None:
-        """Return what :meth:`split` would find invalid, without making lines if nothing is."""
+        """Return the first invalid line, if any; a valid block is not split for it."""
         if self.encoding is None or (self.encoding in _WHOLE_BLOCK and block.isascii()):
             return None
         if self.encoding in _WHOLE_BLOCK:
@@ -135,9 +136,9 @@ def _bytes_lines(body: bytes, ended: bool) -> Lines:
 
 
 def _without_cr(body: Any, crlf: Any, lf: Any, cr: Any, ended: bool) -> list[Any]:
-    """Split ``body`` (str or bytes) and take one CR from each line that has its newline."""
+    """Split ``body`` (str or bytes) and remove one CR from each line that ends with a newline."""
     lines: list[Any] = body.replace(crlf, lf).split(lf)
-    if ended and lines[-1].endswith(cr):  # its "\n" was cut off with the block's end
+    if ended and lines[-1].endswith(cr):  # the last line's "\n" was cut off with the block's end
         lines[-1] = lines[-1][:-1]
     return lines
 

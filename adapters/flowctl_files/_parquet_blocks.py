@@ -1,4 +1,4 @@
-"""Rows of a part of a Parquet file, in blocks of columns; needs pyarrow."""
+"""Read the rows of a part of a Parquet file in columnar blocks; needs pyarrow."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from flowctl_files._stores import lasting
 
 
 def listed_columns(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the wanted columns, None for all; :class:`ConfigError` for what is no list of
-    names."""
+    """Return the wanted columns, None for all; raise :class:`ConfigError` if they aren't names."""
     given: Any = names
     if given is None:
         return None
@@ -30,9 +29,10 @@ def listed_columns(names: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def check_columns(file: str, there: Sequence[str], wanted: Collection[str] | None) -> None:
-    """Raise :class:`SourceError` if a wanted column is missing, or is there twice.
+    """Raise :class:`SourceError` if a wanted column is missing or occurs twice.
 
-    ``wanted``: None for all.  A row is a dict, which would hold only one of two columns of a name.
+    ``wanted``: None for all.  A row is a dict, which would hold only one of two columns with the
+    same name.
     """
     missing = [name for name in wanted or () if name not in there]
     if missing:
@@ -53,9 +53,10 @@ def check_columns(file: str, there: Sequence[str], wanted: Collection[str] | Non
 # -- Rows of a part of a Parquet file, in blocks of columns; needs pyarrow ---------------------
 
 
-# What a bolt reads ahead: about this much of columns.
+# Bytes of columns that a bolt reads ahead, about.
 _BLOCK_BYTES: Final = 1 << 20
-# Narrow rows: as dicts these are some 30 MB.  Wide rows: a read of fewer costs more than they do.
+# Limits of a block in rows.  Most: narrow rows take some 30 MB as dicts.  Fewest: for wide rows, a
+# read of fewer costs more than the rows themselves.
 _ROWS_MAX: Final = 1 << 15
 _ROWS_MIN: Final = 64
 _ROW = "__flowctl_row"
@@ -64,7 +65,7 @@ _ROW = "__flowctl_row"
 class RowsBlock:
     """Rows of one file: a :class:`flowctl.range_ports.Block` with columns.
 
-    ``positions`` are their numbers in the file.
+    ``positions`` are the numbers of the rows in the file.
     """
 
     __slots__ = ("_batch", "_positions", "stop")
@@ -87,7 +88,7 @@ class RowsBlock:
         return self._positions[i] if i < len(self._positions) else self.stop
 
     def positions(self, i: int, j: int) -> Sequence[int]:
-        """Return those of rows ``i`` to ``j - 1``."""
+        """Return the positions of rows ``i`` to ``j - 1``."""
         return self._positions[i:j]
 
     def batch_records(self, i: int, j: int) -> Sequence[Record]:
@@ -100,7 +101,7 @@ class RowsBlock:
 
 
 class Rows(Sequence[Record]):
-    """Rows that become records, with dicts as values, if somebody wants them."""
+    """Rows that are made into records, with dicts as values, only when they are asked for."""
 
     __slots__ = ("_batch", "_positions", "_records")
 
@@ -130,11 +131,11 @@ class Rows(Sequence[Record]):
 
 
 def unreadable_value(name: str, batch: Any, positions: Sequence[int]) -> SourceError | None:
-    """The error for the first value of ``batch`` that Python has not; None if it has all."""
+    """Return the error for the first value that Python can't represent, if there is one."""
     for row, column in product(range(batch.num_rows), batch.schema.names):
         try:
             batch.column(column)[row].as_py()
-        except Exception as error:  # of a date, a time zone, a text …: each has errors of its own
+        except Exception as error:  # each type (date, time zone, text …) raises errors of its own
             return SourceError(
                 f"{name}, row {positions[row]}: the value in column {column!r} can't be read:"
                 f" {type(error).__name__}: {error}.",
@@ -144,10 +145,10 @@ def unreadable_value(name: str, batch: Any, positions: Sequence[int]) -> SourceE
 
 
 class Columns(NamedTuple):
-    """Which columns are read, and which rows.
+    """The choice of the columns and rows to read.
 
     ``names`` None: all.  ``filter`` is an expression of pyarrow; ``filter_names`` are its columns,
-    None if they are not known.
+    None if unknown.
     """
 
     names: tuple[str, ...] | None = None
@@ -158,7 +159,7 @@ class Columns(NamedTuple):
 class RowsReader:
     """Reads parts of one open file.  For one thread; the caller closes ``file``.
 
-    ``layout`` returns how its rows come from what it holds, given its schema.
+    ``layout`` returns, for the file's schema, the layout that makes rows of its columns.
     """
 
     def __init__(
@@ -183,11 +184,11 @@ class RowsReader:
 
     @property
     def rows(self) -> int:
-        """How many the file has."""
+        """The number of rows in the file."""
         return int(self._parquet.metadata.num_rows)
 
     def blocks(self, start: int, stop: int, groups: Container[int] | None) -> Iterator[RowsBlock]:
-        """Yield rows ``start`` to ``stop - 1``; of row groups not in ``groups``, none."""
+        """Yield rows ``start`` to ``stop - 1``, only of the row groups in ``groups``."""
         metadata = self._parquet.metadata
         counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         bounds = list(accumulate(counts, initial=0))
@@ -240,7 +241,7 @@ class RowsReader:
         return batch if names is None else batch.select(list(names))
 
     def _file_columns(self) -> list[str] | None:
-        """What has to be read: the wanted columns, and those of the filter."""
+        """Return the columns to read: the wanted ones and those that the filter uses."""
         names, _, filter_names = self._columns
         if names is None or filter_names is None:
             return self.layout.in_file(None)
@@ -274,7 +275,7 @@ def load_pyarrow() -> tuple[Any, Any]:
 
 
 def columns_of(names: Sequence[str] | None, wanted: Any) -> Columns:
-    """Return what is read; ``wanted`` is an expression or a list of ``(column, op, value)``."""
+    """Return what to read; ``wanted`` is an expression or a list of ``(column, op, value)``."""
     chosen = listed_columns(names)
     if wanted is None:
         return Columns(chosen)
@@ -298,7 +299,7 @@ def columns_of(names: Sequence[str] | None, wanted: Any) -> Columns:
 
 
 def unfit_filter(name: str, error: Exception) -> SourceError:
-    """The error for a filter that compares a column with a value of another type."""
+    """Return the error for a filter that compares a column with a value of another type."""
     return SourceError(
         f"{name}: the filter can't be applied: {_said(error)}.",
         remedy="Compare each column with a value of its own type.",
@@ -306,7 +307,7 @@ def unfit_filter(name: str, error: Exception) -> SourceError:
 
 
 def no_parquet(name: str, error: Exception) -> SourceError:
-    """The error for a file that is no Parquet, or damaged."""
+    """Return the error for a file that is damaged or not Parquet."""
     return SourceError(
         f"{name}: can't be read as Parquet: {_said(error)}.",
         remedy="Check that it is a complete Parquet file that this user may read.",

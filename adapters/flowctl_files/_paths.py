@@ -1,4 +1,4 @@
-"""From paths and patterns to the names of the files to read."""
+"""Turn paths and patterns into the names of the files to read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flowctl.logs import ModuleLogger
 
 
 _log = ModuleLogger("flowctl.files")
-# At the root of a file system: what a repair found, which belongs to nobody's input.
+# Directories of file system repairs, at the root of a file system: never a job's input.
 _REPAIRED = "lost+found"
 
 
@@ -51,7 +51,7 @@ def names_of(pattern: str, *, only_folders: bool = False) -> Iterator[str]:
 
 
 def _matching(folder: str, part: str, only_folders: bool) -> list[str]:
-    # For 200,000 files a join of paths each, and whether each is a directory, took .6 s.
+    # For 200,000 files, joining each path and asking whether it is a directory took .6 s.
     inside = os.path.join(folder, "") if folder else ""
     is_match = re.compile(fnmatch.translate(part)).match
     takes_hidden = part[0] == "."
@@ -64,14 +64,14 @@ def _matching(folder: str, part: str, only_folders: bool) -> list[str]:
     ]
 
 
-@functools.cache  # once for each link, however often a pattern is looked up
+@functools.cache  # warns once per link, however often a pattern is expanded
 def tell_dangling(name: str) -> None:
-    """A rotation may leave such links, so it is not an error; but nothing is read there."""
+    """Warn of a link to nothing, once.  It is no error, since log rotation may leave such links."""
     _log.warning("link_leads_nowhere", file=name)
 
 
 def unreadable_folder(name: str, error: OSError) -> SourceError:
-    """The error for a directory whose files can't be known."""
+    """Return the error for a directory that can't be listed."""
     return SourceError(
         f"the directory {name!r} can't be read: {error.strerror}.",
         remedy="Check its permissions, or narrow the pattern: its files would be left out.",
@@ -79,7 +79,7 @@ def unreadable_folder(name: str, error: OSError) -> SourceError:
 
 
 def _below(folder: str, only_folders: bool, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """Yield ``folder`` and all below it; not again what a link leads back to."""
+    """Yield ``folder`` and everything below it, but not again what a link leads back to."""
     try:
         status = os.stat(folder or ".")
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def _below(folder: str, only_folders: bool, above: tuple[tuple[int, int], ...]) 
 
 
 def _listed(folder: str) -> list[os.DirEntry[str]]:
-    """Return what is in ``folder``."""
+    """Return the entries of ``folder``."""
     try:
         with os.scandir(folder or ".") as entries:
             return list(entries)
@@ -113,7 +113,7 @@ def _listed(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _is_folder(folder: str, entry: os.DirEntry[str]) -> bool:
-    try:  # not every file system tells in its listing: then these ask it
+    try:  # where the listing lacks the type, these calls ask the file system
         if not entry.is_symlink():
             return entry.is_dir()
     except OSError as error:
@@ -121,7 +121,7 @@ def _is_folder(folder: str, entry: os.DirEntry[str]) -> bool:
     try:
         if entry.is_dir():
             return True
-    except OSError:  # whoever wants it as a file says why
+    except OSError:  # opening it as a file will report why
         return False
     path = os.path.join(folder, entry.name)
     if not os.path.exists(path):
@@ -151,9 +151,9 @@ def _is_repaired(folder: str) -> bool:
 def listed_paths(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, other: str = "a pattern"
 ) -> list[str]:
-    """Return one path or several as texts; raise :class:`ConfigError` if there is none.
+    """Return one path or several as strings; raise :class:`ConfigError` if there is none.
 
-    ``other`` is what may be named in place of a file.
+    ``other`` names what may be given in place of a file, for the error.
     """
     several: Any = (paths,) if isinstance(paths, str | os.PathLike) else paths
     if isinstance(several, bytes) or not isinstance(several, Iterable):
@@ -203,21 +203,21 @@ def check_url(path: str) -> None:
         )
 
 
-# A file as it was found: its size [bytes] and modification time [unix ns].  If both are unchanged
-# later, nothing was written to it.  A plain tuple: with a class of its own the garbage collector
-# would visit each of 200,000 objects again and again.
+# State of a file when it was found: its size [bytes] and modification time [unix ns].  If both are
+# unchanged later, nothing was written to it.  A plain tuple: with a class of its own the garbage
+# collector would visit each of 200,000 objects again and again.
 Found: TypeAlias = tuple[int, int]
-# The same with a digest of what was read last.
+# State of a file that was read to its end: the same with a digest of its last bytes.
 End: TypeAlias = tuple[int, int, str]
 
 
 def found_as(status: os.stat_result) -> Found:
-    """Return what a file is recognised by."""
+    """Return the size and modification time by which a file is recognised."""
     return status.st_size, status.st_mtime_ns
 
 
 def find(patterns: Sequence[str], *, may_be_missing: bool) -> dict[str, Found]:
-    """As :func:`expand`, with what is known about each file by then.  One system call per file."""
+    """Expand as :func:`expand` does, with the state of each file; a system call per file."""
     found: dict[str, Found] = {}
     links: set[str] = set()
     for pattern in patterns:
@@ -226,7 +226,7 @@ def find(patterns: Sequence[str], *, may_be_missing: bool) -> dict[str, Found]:
 
 
 def once_each(names: Iterable[str]) -> list[str]:
-    """Return those of ``names``, sorted, by which :func:`find` would count each file."""
+    """Return ``names`` sorted, each file once: under the name that :func:`find` would use."""
     there = set(names)
     return _once(there, {name for name in there if os.path.islink(name)})
 
@@ -235,8 +235,8 @@ def _once(names: Set[str], links: Set[str]) -> list[str]:
     if not links and _lie_apart({name[: name.rfind("/") + 1] for name in names}):
         return sorted(names)
     once: dict[str, str] = {}
-    folders: dict[str, str] = {}  # what the names of folders resolve to
-    # Links last: one that comes between two runs must not give the file another name.
+    folders: dict[str, str] = {}  # real path of each folder
+    # Links come last: a link made between two runs must not give the file another name.
     for name in sorted(names - links) + sorted(names & links):
         path = os.path.realpath(name) if name in links else _real_path(name, folders)
         once.setdefault(path, name)
@@ -244,7 +244,7 @@ def _once(names: Set[str], links: Set[str]) -> list[str]:
 
 
 def _lie_apart(folders: Set[str]) -> bool:
-    """Whether no two of these names are one directory."""
+    """Whether all of these names lead to different directories."""
     return len({os.path.realpath(folder) for folder in folders}) == len(folders)
 
 
@@ -278,7 +278,7 @@ def _add(names: Iterable[str], found: dict[str, Found], links: set[str]) -> None
         except FileNotFoundError:
             if os.path.lexists(name):
                 tell_dangling(name)
-            continue  # otherwise it was removed meanwhile
+            continue  # otherwise the file was removed meanwhile
         except OSError as error:
             raise _not_readable(name, error) from error
         # A pattern such as logs/** also matches directories: only files are meant.
@@ -287,7 +287,7 @@ def _add(names: Iterable[str], found: dict[str, Found], links: set[str]) -> None
 
 
 def _require_clear(path: str) -> None:
-    """A file called ``*.log``, as a failed redirection leaves one, must not hide all the others."""
+    """Refuse a file whose name is a pattern (``*.log``), if the pattern matches others too."""
     if not glob.has_magic(path):
         return
     other = next((name for name in names_of(path) if name != path), None)
@@ -299,7 +299,7 @@ def _require_clear(path: str) -> None:
 
 
 def _real_path(name: str, folders: dict[str, str]) -> str:
-    """As ``os.path.realpath`` for a path that is not itself a link, asking once per folder."""
+    """Return the real path of a path that is no link; asks the system once per folder."""
     last = name[name.rfind("/") + 1 :]
     folder = name[: len(name) - len(last)]
     if folder not in folders:
@@ -311,7 +311,7 @@ def _nothing_found(pattern: str, path: str) -> SourceError:
     what = "no file matches" if glob.has_magic(path) else "no such file:"
     try:
         os.stat(path)
-    except PermissionError:  # a directory on the way may not be entered
+    except PermissionError:  # a directory on the way can't be entered
         what = "permission denied:"
     except OSError:
         pass
@@ -321,10 +321,10 @@ def _nothing_found(pattern: str, path: str) -> SourceError:
 
 
 def is_hidden(path: str, pattern: str) -> bool:
-    """Whether a local pattern would pass over ``path``: its star matches no dot at the beginning.
+    """Whether a local pattern would skip ``path``: its star matches no dot at the beginning.
 
-    Such are Hadoop's checksums (``.part-0.crc``) and files that are being written.  Not if
-    ``pattern`` has such a name itself.
+    Examples are Hadoop's checksums (``.part-0.crc``) and files still being written.  False if
+    ``pattern`` itself has such a name.
     """
     fixed = next(
         (n for n, part in enumerate(pattern.split("/")) if glob.has_magic(part)), len(pattern)
@@ -341,7 +341,7 @@ def _not_readable(path: str, error: OSError) -> SourceError:
 
 
 def unreadable(name: str, error: OSError) -> SourceError:
-    """The error for a file that the operating system refuses."""
+    """Return the error for a file that the operating system refuses to open or read."""
     return SourceError(
         f"{name}: can't be read: {error.strerror or error}.",
         remedy="Check that the file is there and that this user may read it.",
@@ -364,7 +364,7 @@ def check_folder(name: str, began_in: str) -> None:
 def open_regular(path: str) -> IO[bytes]:
     """Open the file for reading.  Raises :class:`SourceError` or ``OSError``, and never waits.
 
-    A pipe that took the file's place since it was found would wait for somebody who writes to it.
+    Opening a pipe that has taken the file's place since would wait for a writer.
     """
     file = open(path, "rb", buffering=0, opener=_open_now)  # noqa: SIM115 - the caller closes it
     try:
@@ -376,7 +376,7 @@ def open_regular(path: str) -> IO[bytes]:
 
 
 def _open_now(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # which changes nothing for regular files
+    return os.open(path, flags | os.O_NONBLOCK)  # without effect on regular files
 
 
 def _require_regular(path: str) -> None:

@@ -1,7 +1,7 @@
 """One open file whose lines the driver reads, block by block from a given place.
 
-How lines are found is :mod:`flowctl_files._text_blocks`.  Here is what only a file that may grow
-needs: where a run goes on, and whether the bytes that were read before are still there.
+:mod:`flowctl_files._text_blocks` finds the lines.  This module adds what only a file that may grow
+needs: where a run goes on, and a check that the bytes read before are still there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from flowctl_files._paths import End, found_as, open_regular, unreadable
 from flowctl_files._stores import Stores
 from flowctl_files._text_blocks import PIECE_BYTES, UNKNOWN_STOP, TextBlock, TextBlocks
 
-# Decompressing this much takes some 20 ms: poll stays within its 100 ms.
+# Bytes skipped per poll: decompressing them takes some 20 ms of the 100 ms that a poll may take.
 _SKIP_BYTES: Final = 8 << 20
-# The last bytes read are checked again after each read: are they still there? Long enough to hold
-# the time stamp of a log line; half a microsecond per read (measured).
+# Length of the last bytes read, which are compared again after each read.  It covers the time stamp
+# of a log line and costs half a microsecond per read (measured).
 _TAIL_BYTES: Final = 64
-# Of a digest of them: enough to tell two files apart, short enough to be saved of 200,000.
+# Length of a digest of these bytes: it distinguishes two files, and 200,000 of them can be saved.
 _MARK_BYTES: Final = 8
 _NEWLINE: Final = 10
 
@@ -35,8 +35,8 @@ _NEWLINE: Final = 10
 class Tail(NamedTuple):
     """The last bytes of a plain file that were read, and where they end.
 
-    ``size`` is how many bytes the file had, compressed or not, when that was last looked at: if it
-    ends before that, it was cut.
+    ``size`` is the file's size [bytes, as it lies on disk] when last checked: a smaller file was
+    truncated.
     """
 
     end: int = 0
@@ -47,10 +47,10 @@ class Tail(NamedTuple):
 class Place(NamedTuple):
     """Where to continue: byte and 1-based number of a line, and whether that line is done.
 
-    ``done_bytes`` is its length in that case, if it had no newline: if it has grown, it is not
-    done.  ``mark`` is its digest, if one was saved: of a compressed file that was read to its end.
-    ``partly`` has the lengths of later lines that are done as they were, without a newline, by
-    their first bytes: each is done unless it has grown.
+    ``done_bytes`` is the length of a done line without newline: if it has grown, it is not done.
+    ``mark`` is the line's digest, saved for a compressed file that was read to its end.  ``partly``
+    maps the first byte of later lines that are done but had no newline to their length then: each
+    is done unless it has grown.
     """
 
     offset: int = 0
@@ -64,8 +64,8 @@ class Place(NamedTuple):
 class FileReader:
     """Reads lines of one file.  Not thread-safe; the owner calls :meth:`close`.
 
-    ``place`` is where the next block begins.  ``growing``: a last line without newline is left for
-    later.
+    ``place`` is where the next block begins.  If ``growing``, a last line without newline is left
+    for later.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class FileReader:
         growing: bool,
         tail: Tail | None = None,
     ) -> None:
-        """``tail``: what an earlier reader knew about the same file."""
+        """Begin at ``place``; ``tail`` is from an earlier reader of the same file."""
         self.name = name
         self.place = place
         self.tail = tail or Tail()
         self._growing = growing
         self._last_line = b""  # of a compressed file
-        # The byte before the line must be a newline: this detects a file that has been replaced.
+        # The byte before the line must be a newline; if not, the file has been replaced.
         self._check_newline = place.offset > 0
         self._skip = max(place.offset - 1, 0)
         self._open()
@@ -94,7 +94,8 @@ class FileReader:
             place.offset,
             UNKNOWN_STOP,
             is_growing=growing,
-            # One piece: the lines are made at once.  Less for the many small files of a job.
+            # One piece, so that all of its lines are made at once.  A smaller buffer for the many
+            # small files of a job.
             buffer_bytes=min(PIECE_BYTES, self.tail.size or PIECE_BYTES),
         )
 
@@ -119,19 +120,19 @@ class FileReader:
         return open_regular(self.name)
 
     def size(self) -> int:
-        """Bytes of the open file as it lies on disk now."""
+        """The size of the open file on disk now [bytes]."""
         return self.stat().st_size
 
     def done_bytes(self) -> int:
-        """Bytes of the file as it lies on disk (compressed) that are read."""
+        """Bytes read so far, counted as the file lies on disk (compressed)."""
         return int(self._file.tell())
 
     def stat(self) -> os.stat_result:
-        """The open file's size and identity."""
+        """The open file's status: size, modification time, inode."""
         return os.fstat(self._file.fileno())
 
     def end(self) -> End | None:
-        """What identifies the file, now that all of it is read; None if more has been appended.
+        """Return what identifies the file, which was read to its end; None if it has grown since.
 
         Appending to it later changes its size, overwriting it changes its time.  A plain file that
         has changed is identified by a digest of its last bytes, which appending leaves in place; a
@@ -146,10 +147,10 @@ class FileReader:
         return size, changed_ns, _mark_before(self._file.fileno(), size)
 
     def is_replaced(self) -> bool:
-        """Whether another file has taken the name; the open one is still read to its end."""
+        """Whether another file has this name now; the open one is still read to its end."""
         try:
             now = os.stat(self.name)
-        except OSError:  # removed: nothing is left to be read
+        except OSError:  # removed: there is no other file to read
             return False
         return not os.path.samestat(now, self.stat())
 
@@ -161,10 +162,10 @@ class FileReader:
         self._file.close()
 
     def next_block(self) -> Iterator[Record] | None:
-        """Return the next records (perhaps none: call again), or None at the end of the file.
+        """Return the next records (if there are none, call again), or None at the end of the file.
 
-        The iterator is lazy and must be consumed once.  Raises :class:`SourceError`; what was
-        returned before is good, and nothing follows.
+        The iterator is lazy and must be consumed once.  Raises :class:`SourceError`; the records
+        returned before are valid, and none follow.
         """
         if self._skip:
             self._skip_some()
@@ -173,7 +174,7 @@ class FileReader:
             if len(block):
                 return self._records(block)
         if self.place.line_is_done and not self._growing:
-            raise shrank(self.name, self.place)  # the line that was done is not there
+            raise shrank(self.name, self.place)  # the line that was done is not there any more
         return None
 
     def _records(self, block: TextBlock) -> Iterator[Record]:
@@ -182,7 +183,7 @@ class FileReader:
         if self._unpacking is not None:
             self._last_line = block.line_at(block.position(len(block) - 1))
         records = block.records()
-        if not block.is_ended:  # the last line of the file: it may yet grow
+        if not block.is_ended:  # the last line of the file, which may still grow
             sizes = {place.offset: len(block.line_at(place.offset))}
         else:
             done = [at for at in place.partly if block.begins(at)]
@@ -199,8 +200,7 @@ class FileReader:
         return map(_grown, records, repeat(sizes)) if sizes else records
 
     def _read_into(self, view: memoryview) -> int:
-        """Fill ``view``, at least in part, unless the file ends; :class:`SourceError` if it was
-        cut."""
+        """Fill ``view``, or a part of it; return 0 at the end.  Raise if the file was truncated."""
         try:
             if self._unpacking is not None:
                 got = self._unpacking.read_into(view)
@@ -227,11 +227,11 @@ class FileReader:
         return got
 
     def _check_tail(self) -> None:
-        """Check that what was read before is still there.  After each read, so that what it
-        returned is right.
+        """Check that the bytes read before are still in the file.
 
-        A file that is truncated ends before the place that was read, and would look finished; one
-        that is rewritten meanwhile would go on with other lines.
+        This is done after each read, so that its result can be trusted.  A truncated file ends
+        before the place that was read and would look finished; a file rewritten meanwhile would go
+        on with other lines.
         """
         end, tail, _ = self.tail
         if tail and os.pread(self._file.fileno(), len(tail), end - len(tail)) != tail:
@@ -269,10 +269,10 @@ class RemoteReader(FileReader):
         return self.stores.open(self.name)
 
     def size(self) -> int:
-        return self.done_bytes()  # everything was read: this is the end
+        return self.done_bytes()  # everything was read: this is the end of the file
 
     def end(self) -> None:
-        """Unknown: a later run checks the file again."""
+        """Return an unknown end, so that a later run checks the file again."""
 
     def is_replaced(self) -> bool:
         return False
@@ -282,7 +282,7 @@ class RemoteReader(FileReader):
 
 
 def _grown(record: Record, sizes: Mapping[int, int]) -> Record:
-    """Return a line that may grow, or has grown, under a place behind that of its beginning."""
+    """Return a line that may grow, or has grown, with its length as a part of the position."""
     position = record.position
     assert isinstance(position, tuple) and isinstance(position[0], int)
     size = sizes.get(position[0])
@@ -290,22 +290,22 @@ def _grown(record: Record, sizes: Mapping[int, int]) -> Record:
 
 
 def check_end(name: str, end: object) -> None:
-    """Raise :class:`SourceError` if other bytes than those that were read end at ``end``.
+    """Raise :class:`SourceError` if the bytes before ``end`` are not those that were read.
 
-    ``name`` is a file that is there and that this user may read.
+    ``name`` is an existing file that this user may read.
     """
     if not isinstance(end, tuple) or len(end) != 3 or not isinstance(end[0], int):
-        return  # saved by a version that knew no digest
+        return  # saved by a version without digests
     with open(name, "rb", buffering=0) as file:
         if os.fstat(file.fileno()).st_size < end[0]:
-            return  # it shrank: whether the last line that is done is still there decides
+            return  # the file shrank: what counts is whether its last done line is still there
         is_same = _mark_before(file.fileno(), end[0]) == end[2]
     if not is_same:
         raise another_file(name, end[0])
 
 
 def _mark_before(descriptor: int, end: int) -> str:
-    """A digest of the last bytes before ``end``."""
+    """Return a digest of the last bytes before ``end``."""
     length = min(end, _TAIL_BYTES)
     return _digest(os.pread(descriptor, length, end - length))
 
@@ -315,7 +315,7 @@ def _digest(data: bytes) -> str:
 
 
 def shrank(name: str, place: Place) -> SourceError:
-    """The error for a file that ends before the checkpoint's position."""
+    """Return the error for a file that ends before the checkpoint's position."""
     return SourceError(
         f"{name}: the file shrank; byte {place.offset} (line {place.line}) was read before and is "
         "gone. Was it rotated or rewritten?",
@@ -324,9 +324,9 @@ def shrank(name: str, place: Place) -> SourceError:
 
 
 def truncated(name: str, place: Place, end: int, *, had: int, has: int) -> SourceError:
-    """The error for a file that was cut while it was read, up to byte ``end``.
+    """Return the error for a file that was truncated while it was read, up to byte ``end``.
 
-    ``had`` and ``has``: its bytes when it was looked at before, and now.
+    ``had`` and ``has`` are its sizes [bytes] when it was checked before, and now.
     """
     now = "its bytes there have changed"
     if has < end:
@@ -343,7 +343,7 @@ def truncated(name: str, place: Place, end: int, *, had: int, has: int) -> Sourc
 
 
 def changed(name: str, place: Place) -> SourceError:
-    """The error for a file that is not the one that was read before."""
+    """Return the error for a file that is not the one that was read before."""
     return SourceError(
         f"{name}: no line begins at byte {place.offset} (line {place.line}) any more: this is not "
         "the file that was read before. Was it rotated or rewritten?",
@@ -352,7 +352,7 @@ def changed(name: str, place: Place) -> SourceError:
 
 
 def another_file(name: str, end: int) -> SourceError:
-    """The error for a file in which other bytes end where those end that were read before."""
+    """Return the error for a file whose bytes before ``end`` are not those that were read."""
     return SourceError(
         f"{name}: the bytes before byte {end} are not those that were read: this is not the"
         " file that was read before. Was it rotated or rewritten?",
@@ -361,7 +361,7 @@ def another_file(name: str, end: int) -> SourceError:
 
 
 def _another_file(name: str) -> str:
-    """What to do if the file is not the one that was read: its lines are elsewhere by now."""
+    """Return the remedy for a file that replaced the one read: that one has another name now."""
     return (
         "Bring the old file back. If a new one took its name, read that from its beginning:"
         f" flowctl checkpoint rewind JOB --partition {shlex.quote(name)} --start"

@@ -1,4 +1,4 @@
-"""A file that an earlier run of the job knew by another name."""
+"""Detect a file that an earlier run of the job read under another name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _LOCAL = "file://"
 
 
 def check_names(names: Collection[str], checkpoint: Checkpoint) -> None:
-    """Raise :class:`SourceError` if one of ``names`` is a file that was done by another name.
+    """Raise :class:`SourceError` if one of ``names`` is a file that was done under another name.
 
     A partition is a file by its name, so ``a.log``, ``./a.log``, ``/data/a.log`` and a link to it
-    would each be done, and their rows written again.  A system call for each file that is new and
-    for each that is no longer named, if there are both.
+    would each be done, and their rows written again.  Takes a system call for each new file and for
+    each file no longer named, if there are both.
     """
     before = {
         path: name
@@ -39,6 +39,6 @@ def check_names(names: Collection[str], checkpoint: Checkpoint) -> None:
 
 
 def _existing(name: str) -> str | None:
-    """The path of a local file without links; None if there is none of this name."""
+    """Return the path of a local file with links resolved; None if there is no such file."""
     path = name.removeprefix(_LOCAL)
     return os.path.realpath(path) if "://" not in path and os.path.exists(path) else None

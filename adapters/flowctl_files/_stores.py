@@ -1,7 +1,7 @@
-"""Where files that are read by ranges lie: on disks, or behind URLs.  Used by driver and workers.
+"""Find and open files that are read by ranges, on disks or behind URLs, on driver and workers.
 
-What is shipped to the workers names no secrets: whoever reads finds its own credentials, in its
-environment, its instance's role, or in what ``filesystem`` does there.
+Nothing that is shipped to the workers contains secrets: a worker finds its own credentials in its
+environment, in its instance's role, or through the function ``filesystem``.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from flowctl_files._paths import (
 # -- Files that are not what they were: the errors, with times as people read them -------------
 
 
-# What an identity says of a file on a disk: its modification time [unix ns], since 2001.
+# The modification time [unix ns] in the identity of a file on a disk; 19 digits since 2001.
 _TIME_NS: Final = re.compile(r" bytes of (\d{19})\b")
 
 
 def changed(name: str, before: str, now: str) -> SourceError:
-    """The error for a file that is not what the driver saw."""
+    """Return the error for a file that has changed since the driver saw it."""
     return SourceError(
         f"{name}: it changed during the run: it was {_as_read(before)} and is {_as_read(now)}.",
         remedy="Read files that don't change any more, or use a source by value (TextLines).",
@@ -44,7 +44,7 @@ def changed(name: str, before: str, now: str) -> SourceError:
 
 
 def check_unchanged(extents: Mapping[str, Extent], checkpoint: Checkpoint) -> None:
-    """Raise :class:`SourceError` for a file that was written again since rows of it were done."""
+    """Raise :class:`SourceError` for a file that was rewritten after some of its rows were done."""
     for name in extents.keys() & checkpoint.partitions.keys():
         check_not_rewritten(name, checkpoint.partitions[name], extents[name], as_read=_as_read)
 
@@ -61,21 +61,22 @@ def _time(unix_ns: int) -> str:
 # -- Where files that are read by ranges lie ---------------------------------------------------
 
 
-# What pyarrow reads by itself, with no other package.
+# Schemes of URLs that pyarrow reads without another package.
 _ARROW_SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
-# A request to an object store costs some 50 ms: fewer, larger reads.
+# Bytes per read of a remote file: a request costs some 50 ms, so reads are few and large.
 _REMOTE_BLOCK_BYTES: Final = 8 << 20
-# What tells an object from its successor, the same in a listing and when it is asked for.
+# Attributes that differ between an object and its successor; listings and single look-ups agree on
+# them.
 _MARKS: Final = ("ETag", "etag", "md5Hash", "generation", "mtime")
 _SECRET: Final = re.compile(r"secret|password|passwd|token|credential|account_key|sas|^key$", re.I)
-# What object stores say of what is not there.  pyarrow raises OSError for everything.
+# Error texts of object stores for a missing object; pyarrow raises plain OSError for each.
 _NOT_THERE: Final = re.compile(
     r"no.?such.?bucket|no.?such.?key|not.?found|path does not exist", re.IGNORECASE
 )
 
 
 class Found(NamedTuple):
-    """A file's size [bytes], and what tells it from one that takes its place."""
+    """A file's size [bytes], and a mark that differs for a file that replaces it."""
 
     size: int
     identity: str
@@ -118,8 +119,7 @@ class Stores:
         return {**self.__dict__, "_made": None}
 
     def find(self, patterns: Sequence[str]) -> dict[str, Found]:
-        """Return the files that ``patterns`` name, sorted by name; :class:`SourceError` if one
-        names none."""
+        """Return the files that ``patterns`` name, sorted; raise if a pattern has none."""
         local = [] if self._filesystem else [each for each in patterns if not is_remote(each)]
         found = {
             name: _found_locally(size, changed_ns)
@@ -130,17 +130,17 @@ class Stores:
         return dict(sorted(found.items()))
 
     def once_each(self, names: Collection[str]) -> list[str]:
-        """Return those of ``names``, sorted, that name a file first; for URLs all."""
+        """Return ``names`` sorted, each local file once; URLs are all kept."""
         local = [name for name in names if self._is_local(name)]
         return sorted([*once_each(local), *(set(names) - set(local))])
 
     def stat(self, name: str) -> Found:
-        """Return what is there now.  Raises :class:`SourceError` or ``OSError``."""
+        """Return the file's current size and mark.  Raises :class:`SourceError` or ``OSError``."""
         try:
             if self._is_local(name):
                 return _found_locally(*found_as(os.stat(name)))
             files, path = self._files(name)
-            files.invalidate_cache(files._parent(path))  # or it may answer from its memory
+            files.invalidate_cache(files._parent(path))  # else its cache answers
             return _found_remotely(files.info(path))
         except OSError as error:
             raise lasting(name, error) from error
@@ -159,7 +159,7 @@ class Stores:
         return opened
 
     def is_folder(self, name: str) -> bool:
-        """Whether there is a directory of that name.  Raises :class:`SourceError` or
+        """Whether ``name`` is a directory.  Raises :class:`SourceError` or
         ``OSError``."""
         if self._is_local(name):
             return os.path.isdir(os.path.expanduser(name))
@@ -177,8 +177,10 @@ class Stores:
         return now
 
     def verified(self, name: str, identity: str, blocks: Iterable[B]) -> Iterator[B]:
-        """Yield ``blocks``, each after the file was found to be the one that the driver saw; of an
-        object in a store, once for as much as one request brings."""
+        """Yield ``blocks``, each after a check that the file is still the one that the driver saw.
+
+        An object in a store is checked once per request's worth of bytes.
+        """
         most = 0 if self._is_local(name) else _REMOTE_BLOCK_BYTES
         return verified(blocks, partial(self.check, name, identity), every_bytes=most)
 
@@ -191,13 +193,14 @@ class Stores:
         magic = re.search(r"[*]" if pattern.startswith("http") else r"[*?\[]", path)
         try:
             if magic:
-                # One request per folder, not per file, where a listing says enough.
+                # One request per folder instead of one per file, where the listing has size and
+                # mark.
                 infos = {
                     name: info if any(mark in info for mark in _MARKS) else files.info(name)
                     for name, info in files.glob(path, detail=True).items()
                     if not is_hidden(name, path)
                 }
-                if not infos:  # glob passes over what it may not list
+                if not infos:  # glob silently skips folders that it may not list
                     files.ls(path[: magic.start()].rpartition("/")[0])
             else:
                 infos = {path: files.info(path)}
@@ -218,7 +221,7 @@ class Stores:
         return name if self._filesystem is None else name.partition("://")[2]
 
     def _files(self, name: str) -> tuple[Any, str]:
-        """Return an fsspec file system, and ``name`` as it calls it."""
+        """Return an fsspec file system, and ``name`` in the form that it uses."""
         try:
             import fsspec
         except ModuleNotFoundError:
@@ -242,7 +245,7 @@ class Stores:
 
 
 def as_fsspec(files: Any) -> Any:
-    """Return ``files``, of pyarrow or fsspec, as a file system of fsspec."""
+    """Return ``files``, a file system of pyarrow or fsspec, as one of fsspec."""
     if type(files).__module__.partition(".")[0] == "pyarrow":
         from fsspec.implementations.arrow import ArrowFSWrapper
 
@@ -251,7 +254,7 @@ def as_fsspec(files: Any) -> Any:
 
 
 def lasting(name: str, error: OSError) -> SourceError | OSError:
-    """Return :class:`SourceError` if asking again can't help, else ``error`` itself."""
+    """Return a :class:`SourceError` if trying again can't help, else ``error`` itself."""
     for_good = isinstance(error, FileNotFoundError | IsADirectoryError) or store_denies(error)
     if not for_good and not _NOT_THERE.search(str(error)):
         return error
@@ -269,7 +272,7 @@ def _names_in(options: Mapping[str, Any]) -> list[str]:
 
 
 def _by_arrow(url: str) -> tuple[Any, str] | None:
-    """Read ``url`` with pyarrow, if it can."""
+    """Return pyarrow's file system for ``url``, if it has one."""
     if url.partition("://")[0] not in _ARROW_SCHEMES:
         return None
     try:

@@ -1,7 +1,7 @@
-"""The lines that begin in a range of bytes, in blocks.
+"""Blocks of the lines that begin in a range of bytes.
 
-A line belongs to where it begins.  So a range that starts in the middle of a line skips to the next
-one, and the last line of a range is read to its end, however far that is.
+A line belongs to the range in which it begins.  So a range that starts in the middle of a line
+skips to the next one, and the last line of a range is read to its end, however far that is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PIECE_BYTES: Final = 64 << 10
 class TextBlock:
     """Whole lines from byte ``at`` on: a :class:`flowctl.range_ports.Block`.  For one thread.
 
-    ``data`` is text that ``codec`` can decode.  Positions are bytes; with ``line``, the number of
-    the first one, ``(byte, line)``.
+    ``data`` is text that ``codec`` can decode.  A position is the byte where a line begins; if
+    ``line``, the number of the first line, is known, it is ``(byte, line)``.
     """
 
     __slots__ = (
@@ -45,17 +45,18 @@ class TextBlock:
         self._at = at
         self._data = data
         self._codec = codec
-        self._offsets = _pieces(data)  # where each piece begins, and the end
+        self._offsets = _pieces(data)  # first byte of each piece, and the end
         lines = [data.count(b"\n", a, b) for a, b in pairwise(self._offsets)]
         if data and not data.endswith(b"\n"):
             lines[-1] += 1
-        self._first = list(accumulate(lines, initial=0))  # the first line of each piece, and all
-        self._piece = -1  # the one that was made last
+        # The index of the first line of each piece, and the number of lines.
+        self._first = list(accumulate(lines, initial=0))
+        self._piece = -1  # the piece whose records were made last
         self._records: list[Record] = []
 
     @property
     def size_bytes(self) -> int:
-        """What it takes until its records are made."""
+        """Bytes of memory that the block takes before its records are made."""
         return len(self._data)
 
     def __len__(self) -> int:
@@ -65,11 +66,11 @@ class TextBlock:
         """See :class:`flowctl.range_ports.Block`."""
         if i >= len(self):
             return self.stop
-        # Without records: a batch asks for its ends before those between are made.
+        # Computed without making records: a batch asks for its first and last position early.
         piece = self.piece_of(i)
         begin, end = self._offsets[piece : piece + 2]
         before = i - self._first[piece]
-        if before and i + 1 == self._first[piece + 1]:  # the last of its piece
+        if before and i + 1 == self._first[piece + 1]:  # the last line of its piece
             return self._at + self._data.rfind(b"\n", begin, end - 1) + 1
         for _ in range(before):
             begin = self._data.find(b"\n", begin) + 1
@@ -86,7 +87,7 @@ class TextBlock:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the last line has its newline."""
+        """Whether the last line ends with a newline."""
         return self._data.endswith(b"\n")
 
     def begins(self, at: int) -> bool:
@@ -101,26 +102,26 @@ class TextBlock:
         return self._data[begin:] if end < 0 else self._data[begin:end]
 
     def piece_of(self, i: int) -> int:
-        """Return which piece holds line ``i``."""
+        """Return the index of the piece that holds line ``i``."""
         return bisect_right(self._first, i) - 1
 
     def first_of(self, piece: int) -> int:
-        """Return the first line of a piece."""
+        """Return the index of the first line of a piece."""
         return self._first[piece]
 
     def is_made(self, piece: int) -> bool:
-        """Whether :meth:`records_of` has the records of a piece at hand."""
+        """Whether the records of a piece are already made."""
         return piece == self._piece
 
     def records_of(self, piece: int) -> list[Record]:
-        """Return the records of a piece; the same ones until those of another are made."""
+        """Return the records of a piece; they are kept until another piece's records are made."""
         if piece != self._piece:
             self._records = list(self._made(piece))
             self._piece = piece
         return self._records
 
     def records(self) -> Iterator[Record]:
-        """Return all records, each made when it is wanted, and not kept."""
+        """Iterate over all records; each is made when it is reached, and not kept."""
         return chain.from_iterable(map(self._made, range(len(self._offsets) - 1)))
 
     def _made(self, piece: int) -> Iterator[Record]:
@@ -144,7 +145,7 @@ class TextRecords(Sequence[Record]):
         self._block = block
         self._i = i
         self._j = j
-        self._all: list[Record] | None = None  # once somebody wants them out of order
+        self._all: list[Record] | None = None  # made when records are accessed out of order
 
     def __len__(self) -> int:
         return self._j - self._i
@@ -177,7 +178,7 @@ class TextRecords(Sequence[Record]):
 
 
 def _pieces(data: bytes) -> list[int]:
-    """Return where the pieces begin, at the beginnings of lines, and the end."""
+    """Return the first byte of each piece, which begins with a line, and the end."""
     offsets = [0]
     while len(data) - offsets[-1] > PIECE_BYTES:
         end = data.find(b"\n", offsets[-1] + PIECE_BYTES - 1) + 1
@@ -190,16 +191,16 @@ def _pieces(data: bytes) -> list[int]:
 # -- The lines that begin in a range of bytes, in blocks ---------------------------------------
 
 
-# Of a file whose end nobody knows.  Larger than any, and an int of 64 bits.
+# Stands for the unknown end of a file.  It is larger than any file and an int of 64 bits.
 UNKNOWN_STOP: Final = 1 << 62
 _NEWLINE: Final = 10
-# A block costs some 50 us beside its lines, which is 4 % of its work.
+# Size of a block [bytes].  A block costs some 50 us besides its lines, 4 % of its work.
 BLOCK_BYTES: Final = 512 << 10
 _REST_BYTES: Final = 64 << 10  # most lines are shorter
 
 
 class Cut(NamedTuple):
-    """Whole lines, the first of which begins at ``at``; ``is_last``: no more begin in the range."""
+    """Whole lines, the first at byte ``at``.  ``is_last``: no more lines begin in the range."""
 
     at: int
     data: bytes
@@ -213,21 +214,21 @@ def cuts(
     too_long: Callable[[int, int], None],
     buffer_bytes: int | None = None,
 ) -> Iterator[Cut]:
-    """Cut what is read from byte ``max(start - 1, 0)`` on into whole lines.
+    """Cut the bytes from ``max(start - 1, 0)`` on into whole lines.
 
-    ``read_into`` fills a buffer, and returns how far: 0 at the end of the file.
-    ``too_long(at, size)`` is called with each line that is not complete yet; it raises if that is
-    more than a line may have.  ``buffer_bytes``: a file needs no larger buffer.
+    ``read_into`` fills a buffer and returns the number of bytes, 0 at the end of the file.
+    ``too_long(at, size)`` is called with each line that is not complete yet; it raises if ``size``
+    is too large for a line.  ``buffer_bytes`` bounds the buffer, for small files.
     """
     # One buffer for all reads: a new one each time makes reading five times as dear (measured).
     buffer = bytearray(BLOCK_BYTES if buffer_bytes is None else min(BLOCK_BYTES, buffer_bytes))
     view = memoryview(buffer)
-    at = max(start - 1, 0)  # of kept[0], or of what is read next
-    kept = bytearray()  # the beginning of a line; as bytes, a long one would be copied each time
+    at = max(start - 1, 0)  # position of kept[0], or of the next byte read if kept is empty
+    kept = bytearray()  # beginning of a line; bytes would be copied each time
     is_aligned = start == 0
     while True:
         wanted = stop - at - len(kept)
-        # Behind the range only the rest of a line is wanted.
+        # Beyond the range, only the rest of the last line is needed.
         size = read_into(view[: max(wanted, 0) + _REST_BYTES])
         begin = 0
         if not is_aligned:
@@ -252,9 +253,10 @@ def cuts(
 
 
 def _end_of(buffer: bytearray, begin: int, size: int, length: int) -> tuple[int, bool]:
-    """Return where the lines that end in ``buffer[begin:size]`` end, and whether they are all.
+    """Return the end of the last line to take from ``buffer[begin:size]``; whether none follow.
 
-    ``length`` bytes from ``begin`` belong to the range; a line before it has begun.  0: none ends.
+    ``length`` bytes from ``begin`` belong to the range; a line has begun before ``begin``.  The end
+    is 0 if no line ends there.
     """
     if length <= size - begin:
         last = buffer.find(b"\n", begin + max(length - 1, 0), size) + 1
@@ -264,9 +266,9 @@ def _end_of(buffer: bytearray, begin: int, size: int, length: int) -> tuple[int,
 
 
 class TextBlocks:
-    """Makes blocks of one file's lines.  ``name`` is for errors; for one thread.
+    """Makes blocks of one file's lines; for one thread.  ``name`` appears in errors.
 
-    ``first_line`` is the number of the first one, if that is known: then positions have it too.
+    ``first_line`` is the number of the first line, if known: then positions include line numbers.
     """
 
     def __init__(
@@ -288,13 +290,13 @@ class TextBlocks:
     ) -> Generator[TextBlock]:
         """Yield the lines that begin in ``[start, stop)``; see :func:`cuts`.
 
-        ``is_growing``: a last line without newline is not complete, and left out.
+        If ``is_growing``, a last line without newline is incomplete and left out.
         """
         for cut in cuts(read_into, start, stop, self._check_length, buffer_bytes):
             if is_growing and not cut.data.endswith(b"\n"):
                 return
             if not cut.data and self._line is not None:
-                return  # a file's end, which nobody asks for here
+                return  # the file's end, which is not needed here
             yield from self._blocks(cut, stop if cut.is_last else cut.at + len(cut.data))
 
     def _blocks(self, cut: Cut, stop: int) -> Iterator[TextBlock]:
@@ -330,7 +332,7 @@ class TextBlocks:
         return block
 
     def _where(self, at: int) -> str:
-        """Where the next line is, whose byte ``at`` is meant."""
+        """Return "file, line or byte" of the next line for an error at byte ``at``."""
         return f"byte {at}" if self._line is None else f"line {self._line} (byte {at})"
 
     def _check_length(self, at: int, size: int) -> None:

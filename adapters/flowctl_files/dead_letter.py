@@ -1,4 +1,4 @@
-"""Files for records that can't be processed."""
+"""Dead letters in files: the records that can't be processed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SUFFIX: Final = ".jsonl"
 
 
 class _InFiles:
-    """A :class:`flowctl.ports.RedrivableDeadLetter`; the subclass chooses the file."""
+    """A :class:`flowctl.ports.RedrivableDeadLetter` in files; the subclass chooses the file."""
 
     def __init__(self) -> None:
-        self._given: dict[tuple[str, int, int], Letter] = {}  # by job, redrive, position in it
+        self._given: dict[tuple[str, int, int], Letter] = {}  # by job, redrive, position there
         self._task_attempt = ""
 
     def file_of(self, job: str) -> LetterFile:
@@ -61,7 +61,7 @@ class _InFiles:
     ) -> None:
         """See :class:`flowctl.ports.BatchDeadLetter`; raises ``OSError``."""
         if type(self).dead_letter is not _InFiles.dead_letter:
-            for one in dead:  # a user's subclass may want to see each of them
+            for one in dead:  # a user's subclass may override the method for single letters
                 self.dead_letter(
                     job, one.partition, one.records, attempts=one.attempts, reason=one.reason,
                     bolts=one.bolts, epoch=epoch,
@@ -136,7 +136,7 @@ class _InFiles:
         return sum(owner == job for owner, _ in self.file_of(job).read().held)
 
     def close(self) -> None:
-        """Nothing stays open between calls."""
+        """Do nothing: no file stays open between calls."""
 
 
 class FileDeadLetter(_InFiles):
@@ -167,7 +167,7 @@ class FileDeadLetter(_InFiles):
 
 
 class JsonLinesDeadLetter(_InFiles):
-    """One file, ``path``, whatever the job is called; otherwise as :class:`FileDeadLetter`.
+    """Like :class:`FileDeadLetter`, but all jobs share one file, ``path``.
 
     Without a path it is a :class:`FileDeadLetter` in the default directory.  Show its letters with
     ``flowctl dlq show NAME --file PATH``.
@@ -206,12 +206,12 @@ def _refuse_url(argument: str, given: str | os.PathLike[str]) -> None:
 
 
 def default_directory() -> Path:
-    """Return where letters are kept by default."""
+    """Return the default directory of letters."""
     return Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
 
 
 def files_in(directory: Path) -> list[LetterFile]:
-    """Return the files of letters in ``directory``, by name; none if there is no such directory."""
+    """Return the files of letters in ``directory``, sorted; none if there is no such directory."""
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:

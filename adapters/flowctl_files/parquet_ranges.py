@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 # -- Directories that are tables: which of their files belong to it is written elsewhere -------
 
 
-# What a reader has to know of; without it, it would read rows that were deleted, or wrong columns.
+# Delta features that aren't supported here: without them a reader would return deleted rows or
+# wrong columns.
 _UNREADABLE: Final = frozenset({"deletionVectors", "columnMapping", "typeWidening"})
 _MAPPING: Final = "delta.columnMapping.mode"
 
@@ -60,9 +61,9 @@ def delta_files(path: str) -> list[str]:
         table = deltalake.DeltaTable(path)
         needed = set(table.protocol().reader_features or ())
         if table.metadata().configuration.get(_MAPPING, "none") != "none":
-            needed.add("columnMapping")  # tables of reader version 2 do not list it
+            needed.add("columnMapping")  # tables of reader version 2 do not list this feature
         files: list[str] = table.file_uris()
-    except Exception as error:  # its errors have no common base
+    except Exception as error:  # deltalake's errors have no common base
         text = str(error).partition("\n")[0]
         raise SourceError(
             f"{path}: can't be read as a Delta table: {text}.",
@@ -79,12 +80,12 @@ def delta_files(path: str) -> list[str]:
 
 
 def check_kept(path: str, files: Iterable[str], checkpoint: Checkpoint) -> None:
-    """Raise :class:`SourceError` if a file of which a part is done is not the table's any more.
+    """Raise :class:`SourceError` if a partly done file no longer belongs to the table.
 
-    Its rows may stand in other files now, where they would be done again.
+    Its rows may be in other files now, where they would be processed again.
     """
     kept = set(files)
-    # deltalake names files by the directory without links.
+    # deltalake names files with the directory's links resolved.
     local = os.path.expanduser(path)
     folders = (path,) if "://" in path else (os.path.abspath(local), os.path.realpath(local))
     inside = tuple(f"{folder.rstrip('/')}/" for folder in folders)
@@ -106,7 +107,7 @@ Check: TypeAlias = Callable[[str, int, RowsReader, Columns], None]
 
 _PATTERN: Final = "**/*.parquet"
 _MAGIC: Final = re.compile(r"[*?\[]")
-# Files whose ends are read at once: each takes some requests of 50 ms to an object store.
+# Files whose footers are read in parallel: each takes a few requests of 50 ms to an object store.
 _AT_ONCE: Final = 16
 
 
@@ -125,14 +126,14 @@ class ParquetRanges:
     Whole row groups are read, so a row group that is cut by two ranges is read twice.
 
     Of a Delta table the files of its newest version are read, if ``deltalake`` is installed on the
-    driver.  A job that is started again reads files that were added since, too; if one of which it
-    has done a part is no longer in the table (compacted, deleted from), it is refused.
+    driver.  A job that is started again also reads files that were added since; if a file that was
+    partly done is no longer in the table (compacted, deleted from), the job is refused.
 
     Of an Iceberg table one snapshot is read: ``snapshot_id``, or the current one.  ``paths`` is
     then a ``Table`` of pyiceberg, its metadata file, or its directory if it has no catalogue; the
     driver needs pyiceberg (``flowctl-spark[iceberg]``).  A job that is started again reads the
     snapshot with which it began, whatever was committed since.  Columns go by field id; ``filter``
-    leaves files out by the table's statistics too.  Files whose rows or columns are not the
+    leaves files out by the table's statistics too.  Files whose rows or columns differ from the
     table's, such as those with delete files, are refused by name.
 
     Files must not change: a worker refuses one that did.  Raises :class:`ConfigError` and
@@ -158,7 +159,7 @@ class ParquetRanges:
         self._reader: ParquetReader | None = None
 
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
-        """The files with their numbers of rows: reads the end of each file."""
+        """Return the files with their numbers of rows, read from the end of each file."""
         load_pyarrow()
         snapshot = self._snapshot(checkpoint)
         if snapshot is not None:
@@ -166,7 +167,7 @@ class ParquetRanges:
             names, check = sorted(snapshot.files), snapshot.checks.check
             self._reader = ParquetReader(self.stores, self._columns, layouts, snapshot.mark)
         else:
-            found: dict[str, str] = {}  # file: the directory that it was found in
+            found: dict[str, str] = {}  # by file: the directory in which it was found
             for path in self._paths:
                 found |= self._files_of(path, checkpoint)
             found = {name: found[name] for name in self.stores.once_each(found.keys())}
@@ -196,7 +197,7 @@ class ParquetRanges:
         """Nothing is open."""
 
     def _snapshot(self, checkpoint: Checkpoint) -> Snapshot | None:
-        """Return what is read of an Iceberg table; None: the source is not one."""
+        """Return the snapshot to read of an Iceberg table; None if the source is not one."""
         table: Any = self._table
         if table is None:
             tables = [path for path in self._paths if self._is_iceberg(path)]
@@ -236,7 +237,7 @@ class ParquetRanges:
             files = delta_files(path)
             check_kept(path, files, checkpoint)
             return dict.fromkeys(files, folder)
-        # The name of a directory on a disk may hold what would be a pattern.
+        # The name of a directory on a disk may contain characters of a pattern.
         named = folder if is_remote(folder) else glob.escape(folder)
         names = self.stores.find([f"{named}/{_PATTERN}"])
         return {name: folder for name in names if not _is_hidden(name, folder)}
@@ -314,10 +315,10 @@ class ParquetReader:
     def extent(
         self, name: str, saved: PartitionCheckpoint | None = None, check: Check | None = None
     ) -> tuple[str, Extent | None]:
-        """Return a file and what there is to read; None if the filter leaves no row group.
+        """Return the extent of a file; None if the filter leaves no row group.
 
-        One that is done and unchanged is not opened.  ``check`` is called with its name, its size
-        [bytes], its reader and the wanted columns.
+        A file that is done and unchanged is not opened.  ``check`` is called with its name, its
+        size [bytes], its reader and the wanted columns.
         """
         found = self.stores.stat(name)
         if saved is not None and saved.end == found.identity and check is None:
@@ -336,7 +337,7 @@ class ParquetReader:
         return RowsReader(name, file, self._columns, partial(self._layouts.of, name))
 
     def _groups(self, name: str, layout: Layout, file: Any) -> frozenset[int] | None:
-        """Return the row groups that may hold rows that the filter lets through; None: all."""
+        """Return the row groups that may hold rows that pass the filter; None for all."""
         needed = self._columns.filter_names
         if self._columns.filter is None:
             return None
@@ -372,7 +373,7 @@ def _checked_id(snapshot_id: Any) -> int | None:
 
 
 def _is_hidden(name: str, folder: str) -> bool:
-    """Whether Spark would pass over it: ``_temporary/``, ``.hidden``; not ``_year=2026/``."""
+    """Whether Spark would skip the file: ``_temporary/``, ``.hidden``; not ``_year=2026/``."""
     return any(
         part.startswith(".") or (part.startswith("_") and "=" not in part)
         for part in name[len(folder) :].strip("/").split("/")

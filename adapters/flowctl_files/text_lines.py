@@ -37,9 +37,10 @@ from flowctl_files._reader import (
 from flowctl_files._spellings import check_names
 from flowctl_files._stores import Stores
 
-# How often growing files are checked: faster than people notice, rarely enough to cost nothing.
+# Seconds between checks of growing files: too short to notice, too long to cost anything.
 _LOOK_AGAIN_S = 0.1
-# An open and a read cost some 30 µs: poll stays far below its 100 ms when all files are empty.
+# Files opened per poll.  An open and a read cost some 30 µs, so that a poll takes far less than its
+# 100 ms even if all files are empty.
 _FILES_PER_POLL = 500
 
 
@@ -103,20 +104,20 @@ class TextLines:
 
     def _reset(self) -> None:
         self._places: dict[str, Place] = {}
-        self._seen: dict[str, os.stat_result] = {}  # follow: files as they were when last left
-        self._tails: dict[str, Tail] = {}  # follow: what was read last of each
+        self._seen: dict[str, os.stat_result] = {}  # follow: state when last left
+        self._tails: dict[str, Tail] = {}  # follow: last bytes read
         self._queue: Iterator[str] = iter(())
         self._reader: FileReader | None = None
         self._records: Iterator[Record] = iter(())
         self._error: SourceError | None = None
         self._look_at_s = 0.0
         self._folder = ""  # the working directory, to which relative names belong
-        self._read_bytes: dict[str, int] = {}  # of each file, for progress
+        self._read_bytes: dict[str, int] = {}  # size of each file, for progress
         self._done_bytes = 0
         self._total_bytes = 0
 
     def partitions(self) -> Sequence[str]:
-        """The files, sorted; with ``follow`` those that are there by now."""
+        """Return the files, sorted; with ``follow`` those that exist by now."""
         return list(self._find())
 
     def open(self, checkpoint: Checkpoint) -> None:
@@ -140,8 +141,8 @@ class TextLines:
             if (before := checkpoint.partitions.get(name)) and not is_remote(name):
                 self._check_end(name, before.end)
         self._queue = iter(left)
-        # What lies before the checkpoint is done; for a compressed file that is known only when it
-        # is read.
+        # All bytes before the checkpoint are done; in a compressed file, their number is known only
+        # when it is read.
         self._read_bytes = {n: p.offset for n, p in self._places.items() if not kind_of(n)}
         self._done_bytes = sum([end[0] for end in ended.values()])
         self._done_bytes += sum([self._read_bytes.get(name, 0) for name in left])
@@ -182,12 +183,12 @@ class TextLines:
         if not os.access(name, os.R_OK):
             is_there = os.path.lexists(name)
             if self._follow and not is_there:
-                return  # it was removed between listing and now
+                return  # the file was removed since it was listed
             error = (13, "permission denied") if is_there else (2, "no such file")
             raise unreadable(name, OSError(*error))
 
     def _check_end(self, name: str, end: object) -> None:
-        if kind_of(name):  # what it holds is seen when it is read
+        if kind_of(name):  # its beginning is checked when it is read
             place = self._places.get(name)
             if place is not None and isinstance(end, tuple) and len(end) == 3:
                 self._places[name] = place._replace(mark=str(end[2]))
@@ -195,7 +196,7 @@ class TextLines:
         try:
             check_end(name, end)
         except OSError as error:
-            if not self._follow:  # it went between listing and now
+            if not self._follow:  # the file disappeared since it was listed
                 raise unreadable(name, error) from error
 
     def poll(self, max_records: int) -> SourceChunk | None:
@@ -212,7 +213,7 @@ class TextLines:
                     return SourceChunk("", ()) if self._follow else None
                 ended = self._next_block()
             except SourceError as error:
-                self._error = error  # for the next call too: nothing after it may be read
+                self._error = error  # also for the next call: nothing after it may be read
                 raise
             if ended is not None:
                 return ended
@@ -235,7 +236,8 @@ class TextLines:
                     tail=self._tails.get(name),
                 )
                 return True
-        # Only after a whole round, so that files that grow all the time don't starve the others.
+        # A file is read again only after a whole round, so that files that grow steadily don't
+        # starve the others.
         now_s = time.monotonic()
         if self._follow and now_s >= self._look_at_s:
             found = self._look(now_s)
@@ -257,10 +259,10 @@ class TextLines:
         return now.st_size != before.st_size
 
     def _next_block(self) -> SourceChunk | None:
-        """Read on; at the end of a file return an empty chunk that says so."""
+        """Return the next chunk; at the end of a file, an empty chunk that marks the end."""
         reader = self._reader
         assert reader is not None
-        if self._follow:  # before reading: what is appended meanwhile is seen as growth
+        if self._follow:  # taken before reading, so that bytes appended meanwhile count as growth
             self._seen[reader.name] = reader.stat()
         records = reader.next_block()
         self._count(reader)
@@ -299,13 +301,13 @@ class TextLines:
         self._queue = iter(())
 
     def progress(self) -> SourceProgress:
-        """Bytes read and bytes there are, as the files lie on disk; from any thread."""
+        """Bytes read, and bytes of all files, as they lie on disk; callable from any thread."""
         done = self._done_bytes
         return SourceProgress(done, max(self._total_bytes, done), "bytes")
 
 
 def _ended(checkpoint: Checkpoint, found: dict[str, Found]) -> dict[str, Found]:
-    """The files that were read to their ends and have not changed since."""
+    """Return the files that were read to their ends and have not changed since."""
     saved = checkpoint.partitions
     return {
         name: file
@@ -315,7 +317,7 @@ def _ended(checkpoint: Checkpoint, found: dict[str, Found]) -> dict[str, Found]:
 
 
 def _partly(saved: PartitionCheckpoint) -> dict[int, int]:
-    """The lines above the position that are done without a newline: see :class:`Place`."""
+    """Return the lines above the position that are done without a newline: see :class:`Place`."""
     lasts = [acked.last for acked in saved.acked]
     return {last[0]: last[2] for last in lasts if isinstance(last, tuple) and len(last) == 3}  # type: ignore[misc]
 

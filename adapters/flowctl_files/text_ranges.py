@@ -63,7 +63,7 @@ class TextRanges:
         self._reader = TextReader(self.stores, LineCodec(encoding, errors), most)
 
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
-        """The files, with their sizes; :class:`SourceError` for one that is shorter than it was."""
+        """Return the files with their sizes; raise :class:`SourceError` for a file that shrank."""
         extents = {
             name: Extent(
                 0,
@@ -108,7 +108,7 @@ class TextReader:
 
 
 def _reading(name: str, file: IO[bytes], start: int, size: int) -> Callable[[memoryview], int]:
-    """Return what reads ``file`` from byte ``start`` on into a buffer, decompressed."""
+    """Return a function that reads ``file``, decompressed, from ``start`` on into a buffer."""
     unpacked = decompressed(name, file)
     if unpacked is None:
         file.seek(start)
@@ -128,7 +128,7 @@ class _Plain:
         self._size = size
 
     def read_into(self, view: memoryview) -> int:
-        """Return how much was read; :class:`SourceError` if the file ends before it did."""
+        """Return the number of bytes read; raise :class:`SourceError` if the file has shrunk."""
         try:
             got: int = self._file.readinto(view)
         except OSError as error:

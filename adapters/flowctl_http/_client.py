@@ -1,4 +1,4 @@
-"""Connections to one service: kept alive, one client for each thread of a process."""
+"""Connections to one service, kept alive: one client per thread of a process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from flowctl.errors import ConfigError, MissingExtraError, without_secrets
 from flowctl.failure.classify import meaning_of
 from flowctl.failure.kinds import Kind
 
-# A service that has not taken the connection by then has no room, or is away.
+# Longest time to connect: a service that takes longer is overloaded or down.
 CONNECT_TIMEOUT_S = 5.0
 
-# One that comes in drops, each before its time-out, may never end.
+# Bound of a whole answer in time-outs: one whose bytes trickle in, each before the time-out, might
+# never end.
 _ANSWER_WAITS_MAX = 10
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
 
 class Request(NamedTuple):
-    """``headers`` are those of this request; the sink's own come on top."""
+    """A request; ``headers`` are added to those of the sink."""
 
     method: str
     url: str
@@ -33,9 +34,9 @@ class Request(NamedTuple):
 
 
 class Client:
-    """Sends requests; can be pickled, and connects at the first.  Thread-safe.
+    """Sends requests; can be pickled, and connects at the first request.  Thread-safe.
 
-    ``headers`` may be a function that gives them for each request, for tokens that expire.
+    ``headers`` may be a function, called for each request, for tokens that expire.
     ``client`` makes an ``httpx.Client`` on the worker: for certificates, proxies, HTTP/2.
     """
 
@@ -63,10 +64,11 @@ class Client:
         self._local = threading.local()
 
     def send(self, request: Request) -> Any:
-        """Return the ``httpx.Response``, read; raise ``httpx.HTTPStatusError`` for 4xx and 5xx.
+        """Return the fully read ``httpx.Response``; raise ``HTTPStatusError`` for 4xx and 5xx.
 
-        A redirect is an error too: the body would not be sent along.  What is not allowed is sent
-        once more if ``headers`` is a function: it may have a newer token.
+        A redirect is an error too, since the body would not be sent along.  If access is denied
+        (401, 403) and ``headers`` is a function, the request is sent once more, perhaps with a
+        newer token.
         """
         try:
             return self._send(request)
@@ -88,11 +90,11 @@ class Client:
             stream=True,
         )
         try:
-            if self._make is None:  # a client of the user's own has limits of its own
+            if self._make is None:  # a client made by the user has its own limits
                 response.stream = _bounded(response.stream, _ANSWER_WAITS_MAX * self._timeout_s)
             response.read()
         except _httpx(self._name).HTTPError:
-            # A 503 is one, whatever became of the page that explains it.
+            # A 503 counts, even if the page that explains it could not be read.
             response.raise_for_status()
             raise
         finally:
@@ -110,7 +112,7 @@ class Client:
     def _new(self) -> Any:
         httpx = _httpx(self._name)
         timeout = httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s))
-        # One call at a time in each thread: one connection.
+        # Each thread makes one call at a time, so one connection is enough.
         limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
         return httpx.Client(timeout=timeout, limits=limits)
 
@@ -123,7 +125,7 @@ class Client:
 
 
 def _bounded(stream: Any, within_s: float) -> Any:
-    """Return ``stream``, which then raises ``httpx.ReadTimeout`` if it takes longer in all."""
+    """Return ``stream`` such that it raises ``httpx.ReadTimeout`` after ``within_s`` in all."""
     import httpx
 
     by_s = time.monotonic() + within_s
@@ -142,7 +144,7 @@ def _bounded(stream: Any, within_s: float) -> Any:
 
 
 def checked_url(url: str) -> str:
-    """Return ``url``; raise :class:`ConfigError` unless it is one of HTTP."""
+    """Return ``url``; raise :class:`ConfigError` unless it is an HTTP URL."""
     if not str(url).lower().startswith(("http://", "https://")):
         shown = without_secrets(str(url))
         raise ConfigError(
@@ -152,7 +154,7 @@ def checked_url(url: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return the host of ``url``, for people: paths and queries may hold a secret."""
+    """Return the host of ``url``, for messages: paths and queries may hold a secret."""
     return urlsplit(url).hostname or ""
 
 

@@ -1,4 +1,4 @@
-"""Rows as JSON; a number that JSON does not have is an error, where msgspec would write null."""
+"""Rows as JSON. NaN and the infinities, which JSON lacks, are errors: msgspec would write null."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 from flowctl.bolts.batch import Batch
 
 _encode = msgspec.json.Encoder().encode
-_NULL = b"null"  # what NaN and the infinities become: without it there are none
+_NULL = b"null"  # what msgspec writes for NaN and the infinities: without "null" there are none
 
 
 class NotInJsonError(ValueError):
-    """The message says where the number is, and which."""
+    """A number that JSON lacks; the message names it and its place."""
 
 
 def encoded(value: Any) -> bytes:
@@ -29,9 +29,9 @@ def encoded(value: Any) -> bytes:
 def without_rejected(
     wanted: Sequence[tuple[int, Any]], batch: Batch, encode: Callable[[int, Any], bytes]
 ) -> dict[int, bytes]:
-    """Return each row as ``encode(index, row)`` makes it, by index.
+    """Return ``encode(index, row)`` of each row, by index.
 
-    A row that holds a number that JSON does not have is rejected.
+    A row with a number that JSON lacks is rejected.
     """
     made: dict[int, bytes] = {}
     for index, row in wanted:
@@ -43,7 +43,7 @@ def without_rejected(
 
 
 def _found(value: Any, path: str) -> str:
-    """Return where there is a number that JSON does not have, and which it is; "": nowhere."""
+    """Return the place and text of a number that JSON lacks; "" if there is none."""
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"{path or 'the row'} is {value}"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Names of rows and calls that stay the same when the same rows come again."""
+"""Keys of rows and calls, which stay the same when the same rows are sent again."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Position
 
 _encode = msgspec.msgpack.Encoder().encode
-_BYTES = 16  # 128 bits: no two of any number of rows get the same
+_BYTES = 16  # 128 bits: no two rows will ever get the same key
 
 
 def call_key(batch: Batch, place: str) -> str:
-    """Return the name of a call: the same for the same rows of the same job, and only for them.
+    """Return the key of a call: the same for the same rows of the same job, and only for them.
 
-    ``place``: method and path, as rows that go to two places of a service are two calls.
+    ``place`` is method and path, since the same rows sent to two places are two calls.
     """
     span = batch.span
     positions = [record.position for record in batch]
@@ -24,7 +24,7 @@ def call_key(batch: Batch, place: str) -> str:
 
 
 def row_key(batch: Batch, position: Position) -> str:
-    """Return the name of one row."""
+    """Return the key of one row."""
     return _digest((batch.span.job, batch.span.partition, position))
 
 

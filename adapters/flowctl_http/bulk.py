@@ -20,12 +20,13 @@ Action: TypeAlias = Literal["index", "create", "update", "delete"]
 Document: TypeAlias = Mapping[str, Any]
 
 _ACTIONS = ("index", "create", "update", "delete")
-# Full, restarting, or without a shard for the moment: the document is not to blame.
+# Statuses from here on are errors.  From 500 on the cluster is full, restarting, or lacks a shard
+# for the moment: the document is not to blame.
 _ERROR_STATUS_MIN, _SERVER_STATUS_MIN = 300, 500
-# Cut short by a disk that ran full (403 in older versions): it passes when there is room.
+# Errors that pass, such as a block because a disk is full (403 in older versions).
 _REFUSED_TYPES = frozenset({"cluster_block_exception", "es_rejected_execution_exception"})
 _CONFLICT, _NOT_FOUND = 409, 404
-# Every document would fail in the same way.
+# Errors by which every document would fail in the same way.
 _WRONG_TYPES = frozenset({"index_not_found_exception", "index_closed_exception"})
 _REASON_CHARS_MAX = 500
 
@@ -33,13 +34,13 @@ _REASON_CHARS_MAX = 500
 class BulkSink:
     """Writes one document for each row; sends again only the items that were refused.
 
-    ``url`` is the cluster's, such as ``https://search:9200``.  ``index`` names the index, or is a
-    function of the row.  ``id`` names the column that holds the document's id, or is a function of
-    the row.  By default flowctl makes the id from the row's place (``batch.span``), so that a row
-    that comes again replaces itself.  With ``flow_sink`` this works for tasks that Spark runs
-    again; for repeats by another application give ``run``, or name a column.  ``action`` is as in
-    ``_bulk``: "create" leaves existing documents alone (they count in ``batch.left_out``), "update"
-    merges.  ``document(row)`` makes the document; by default it is the row.
+    ``url`` is the address of the cluster, such as ``https://search:9200``.  ``index`` names the
+    index, or is a function of the row.  ``id`` names the column that holds the document's id, or is
+    a function of the row.  By default flowctl makes the id from the row's place (``batch.span``),
+    so that a row that is sent again replaces itself.  With ``flow_sink`` this works for tasks that
+    Spark runs again; for repeats by another application give ``run``, or name a column.  ``action``
+    is as in ``_bulk``: "create" leaves existing documents alone (they count in ``batch.left_out``),
+    "update" merges.  ``document(row)`` makes the document; by default it is the row.
 
     An item with 429 (``es_rejected_execution_exception``) or 5xx is a refusal: it lowers the
     target's limit and is sent again.  An item that the index can't take (its mapping forbids it) is
@@ -88,7 +89,7 @@ class BulkSink:
         """Write ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no document.
 
         Raises :class:`flowctl.RetryLater` with ``again`` if some items were refused, and
-        ``httpx.HTTPError`` if the request as a whole went wrong.
+        ``httpx.HTTPError`` if the request as a whole failed.
         """
         wanted = wanted_of(rows, batch)
         made = without_rejected(wanted, batch, lambda index, row: self._lines(row, batch, index))
@@ -131,7 +132,7 @@ class BulkSink:
         return str(found)
 
     def _judge(self, answer: Any, indices: list[int], batch: Batch) -> None:
-        """Settle each item by what the cluster said about it."""
+        """Settle each item by the cluster's answer about it."""
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or len(items) != len(indices):
             raise JobError(
@@ -163,14 +164,14 @@ class BulkSink:
             raise RetryLater(f"{len(again)} of {len(items)} items refused ({why})", again=again)
 
     def _is_there(self, status: int) -> bool:
-        """Whether this error says that an earlier call has done it."""
+        """Whether this error means that an earlier call has done the same."""
         if self._action == "create":
             return status == _CONFLICT
         return self._action == "delete" and status == _NOT_FOUND
 
 
 def _items(response: Any) -> Any:
-    """Return the answer's JSON; raise :class:`JobError` that shows what came instead."""
+    """Return the answer's items; raise :class:`JobError` that shows an answer without them."""
     try:
         return response.json()
     except ValueError:

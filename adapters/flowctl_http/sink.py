@@ -18,7 +18,8 @@ _METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _JSON = "application/json"
 _MULTI_STATUS = 207
 _SHOWN_CHARS_MAX = 300
-# How a page for people begins.  Not by its type alone: Flask and others call each text HTML.
+# First bytes of an HTML page.  The content type is not enough: Flask and others label any text as
+# HTML.
 _PAGES = ("<!doctype html", "<html")
 
 
@@ -45,13 +46,13 @@ class HttpSink:
     Each request has the header ``idempotency_header`` (None: no such header) with a hash of the
     job, the partition, the positions of its rows, the method and the path of ``url``.  If the same
     rows are sent again in one request, the key is the same, so a service that keeps such keys takes
-    them once.  What is sent again may be cut into other requests, which have other keys: give
-    ``rows_max=1``, or a service that knows each row by an id of its own.  Keys are as good as
-    ``batch.span`` is (see ``flow_sink``).
+    them once.  Rows that are sent again may be divided into requests differently, with other keys:
+    give ``rows_max=1``, or use a service that identifies each row by an id.  Keys are as reliable
+    as ``batch.span`` (see ``flow_sink``).
 
     408, 425, 429, 502, 503, 504, a missing connection and time-outs are refusals: flowctl waits
-    (``Retry-After``) and lowers the target's limit.  401 and 403 end the run; where ``headers`` is
-    a function, the request is sent once more with what it gives then.  Any other answer of 400 and
+    (``Retry-After``) and lowers the target's limit.  401 and 403 end the run; if ``headers`` is a
+    function, the request is sent once more with new headers first.  Any other answer of 400 and
     above is a fault; its dead letter has the first 200 characters of the body.
 
     Raises :class:`ConfigError` for invalid arguments, and
@@ -93,7 +94,7 @@ class HttpSink:
         """Send ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no row.
 
         The time it takes counts as ``batch.in_sink()``.  On return the service has answered for
-        all of them.  Raises ``httpx.HTTPError`` for what went wrong, and
+        all of them.  Raises ``httpx.HTTPError`` for a failed request, and
         :class:`UnrunnableError` if there is not one item for each record.
         """
         wanted = wanted_of(rows, batch)
@@ -122,7 +123,7 @@ class HttpSink:
 
 
 def wanted_of(rows: Iterable[Any], batch: Batch) -> list[tuple[int, Any]]:
-    """Return the rows that there are, each with its index in ``batch``."""
+    """Return the rows that aren't None, each with its index in ``batch``."""
     listed = list(rows)
     if len(listed) != len(batch):
         raise UnrunnableError(
@@ -134,7 +135,7 @@ def wanted_of(rows: Iterable[Any], batch: Batch) -> list[tuple[int, Any]]:
 
 
 def _refuse_unclear(response: Any) -> None:
-    """Raise :class:`JobError` for an answer that does not say that the rows were taken."""
+    """Raise :class:`JobError` for an answer that doesn't confirm that the rows were accepted."""
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if response.status_code == _MULTI_STATUS:
         problem = "the answer has the status 207: some rows may have failed"

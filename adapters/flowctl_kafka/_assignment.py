@@ -1,4 +1,4 @@
-"""The partitions that are read here, and from which offset."""
+"""The partitions that this driver reads, and the offsets at which it begins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """A partition that is read here: the next offset, and where ``until_end`` stops."""
+    """The state of a partition read here: the next offset, and the stop of ``until_end``."""
 
     __slots__ = ("end", "gap_max", "name", "next")
 
@@ -32,14 +32,14 @@ class Reading:
         self.name = name
         self.next = next_
         self.end = end
-        self.gap_max = 0  # the most offsets that were not there so far
+        self.gap_max = 0  # the largest gap between offsets so far
 
 
 class Assignment:
-    """Finds out where to begin, and tells the client.  Not thread-safe.
+    """Determines where to begin, and assigns partitions to the client.  Not thread-safe.
 
-    ``own`` is what the job itself has done, by partition, as far as it is saved.  ``commits`` is
-    None without a group.
+    ``own`` is the saved progress of the job itself, by partition.  ``commits`` is None without a
+    group.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class Assignment:
         self._logger = ModuleLogger("flowctl.kafka")
 
     def note_first(self, names: Sequence[str]) -> None:
-        """``first_poll`` is about ``names``.  What appears later holds nothing that is older than
-        the job, and is read from its beginning.
+        """Apply ``first_poll`` to ``names`` only; read later partitions from their beginning.
 
-        Without a group, what this job does not know of a topic that it knows has appeared since.
+        A later partition holds nothing older than the job.  Without a group, an unknown partition
+        of a topic that the job knows has appeared since its last run.
         """
         known = set(map(_topic_of, self.own)) if self._commits is None else set()
         self._first = frozenset(name for name in names if _topic_of(name) not in known)
 
     def begin(self, names: Sequence[str]) -> None:
-        """Read ``names`` too, each from where it was left."""
+        """Read ``names`` too, each from where it was left off."""
         from confluent_kafka import TopicPartition
 
         committed = self._commits.load(names) if self._commits is not None else {}
@@ -88,13 +88,13 @@ class Assignment:
             if at > high:
                 raise cut_off(name, at, high)
             self.own[name] = state
-            if self._host is not None:  # also if nothing is new: it may have been taken away before
+            if self._host is not None:  # even if none is new: one may have been taken away before
                 self._host.give(name, state)
             self.reading[name] = Reading(name, self._jump(name, at, low), high)
         self.assign()
 
     def _jump(self, name: str, at: int, low: int) -> int:
-        """Where to read on if the records that should come next are no longer kept."""
+        """Return where to read on if the next records are no longer kept by Kafka."""
         forward = seek_forward(at, low)
         if forward is None:
             return at
@@ -102,11 +102,11 @@ class Assignment:
         return forward
 
     def look_at_gap(self, reading: Reading, found: int) -> SourceError | None:
-        """``found`` comes in the place of the next offset: log what retention has removed; return
-        an error if the partition ends before that offset, as ``found`` is not what was done.
+        """Check why offset ``found`` came where another one was next; log what retention removed.
 
-        Markers of transactions and compaction leave gaps too, so only those are looked into that
-        are larger than any before.
+        Returns an error if the partition now ends before that offset: then it isn't the one that
+        was read.  Transaction markers and compaction leave gaps too, so only gaps larger than any
+        before are looked into.
         """
         from confluent_kafka import TopicPartition
 
@@ -117,20 +117,20 @@ class Assignment:
         try:
             low, high = self._bounds(TopicPartition(*split_name(reading.name)))
         except SourceError:
-            return None  # nothing is known against it
+            return None  # no answer: nothing speaks against the gap
         if at > high:
             return cut_off(reading.name, at, high)
         self._jump(reading.name, at, min(low, found))
         return None
 
     def all(self) -> list[TopicPartition]:
-        """What is read here, for the client."""
+        """Return the partitions read here, in the client's form."""
         from confluent_kafka import TopicPartition
 
         return [TopicPartition(*split_name(name)) for name in self.reading]
 
     def pause(self, may_not: Callable[[str], bool]) -> list[TopicPartition]:
-        """Pause the partitions that may not be polled; return them."""
+        """Pause the partitions that must not be polled; return them."""
         paused = [partition for partition in self.all() if may_not(name_of(partition))]
         if paused:
             self._consumer.pause(paused)
@@ -143,10 +143,10 @@ class Assignment:
             self._consumer.resume(still)
 
     def drop(self, names: Iterable[str]) -> None:
-        """Other drivers read them now.
+        """Drop partitions that other drivers read now.
 
-        None may stay paused: the client keeps that beyond a rebalance, and if such a partition
-        comes back it gives nothing of it.
+        None may stay paused: the client keeps a pause beyond a rebalance, and would return nothing
+        from the partition if it came back.
         """
         from confluent_kafka import TopicPartition
 
@@ -187,5 +187,5 @@ def cut_off(name: str, at: int, high: int) -> SourceError:
 
 
 def _topic_of(name: str) -> str:
-    """Of any name: a checkpoint may know partitions that another source had."""
+    """Return the topic in any name: a checkpoint may have partitions of another source."""
     return name.rpartition("-")[0]

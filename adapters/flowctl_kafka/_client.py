@@ -1,4 +1,4 @@
-"""The consumer of confluent-kafka, and what its errors mean."""
+"""Create the consumer of confluent-kafka and classify its errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from flowctl.failure.classify import meaning_of_kafka
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-# An answer takes milliseconds; a broker that restarts is back within this.
+# Longest wait for an answer [s].  It takes milliseconds; a restarting broker is back within this
+# time.
 TIMEOUT_S = 10.0
 _OURS = (
     "bootstrap.servers",
@@ -20,7 +21,7 @@ _OURS = (
     "enable.auto.commit",
     "enable.auto.offset.store",
     "on_commit",
-    # all partitions are revoked and assigned again, the only protocol handled
+    # a rebalance revokes and reassigns all partitions: the only protocol supported here
     "partition.assignment.strategy",
 )
 
@@ -47,8 +48,7 @@ def make_consumer(
                 f"config[{name!r}]", "is set by flowctl.", remedy="Leave it out; see KafkaTopics."
             )
     settings: dict[str, Any] = {
-        # A position that no longer exists (retention) is skipped: reading resumes at the first that
-        # does.
+        # If an offset no longer exists (retention), reading goes on at the first existing one.
         "auto.offset.reset": "earliest",
         "enable.partition.eof": True,
         "topic.metadata.refresh.interval.ms": max(10, int(refresh_s * 1_000)),
@@ -61,7 +61,7 @@ def make_consumer(
     }
     try:
         return Consumer(settings, logger=logging.getLogger("flowctl.kafka"))
-    except KafkaException as error:  # its text names the field, never a value that is secret
+    except KafkaException as error:  # its text names the field, and never contains a secret value
         raise ConfigError(
             "config", str(error.args[0].str()), remedy="See librdkafka's settings."
         ) from None
@@ -85,13 +85,13 @@ def list_partitions(consumer: Consumer, topics: Sequence[str], servers: str) -> 
 
 
 def split_name(name: str) -> tuple[str, int]:
-    """Return topic and number of a partition's name."""
+    """Return the topic and the number in a partition's name."""
     topic, _, number = name.rpartition("-")
     return topic, int(number)
 
 
 def name_of(partition: TopicPartition) -> str:
-    """Return the partition's name, as in checkpoints."""
+    """Return the partition's name as used in checkpoints."""
     return f"{partition.topic}-{partition.partition}"
 
 
@@ -103,6 +103,6 @@ def unreachable(servers: str, error: KafkaError) -> SourceError:
 
 
 def is_passing(error: KafkaError) -> bool:
-    """Whether the client recovers from it by itself."""
+    """Whether the client recovers from ``error`` by itself."""
     meaning = meaning_of_kafka(error)
     return meaning is not None and meaning.is_refusal

@@ -1,4 +1,4 @@
-"""Commits to the consumer group: how far this driver has come, for others to see."""
+"""Commits to the consumer group, which show other drivers the progress of this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GroupCommits:
-    """Commits only what the checkpoint store holds.  Not thread-safe."""
+    """Commits only progress that the checkpoint store holds.  Not thread-safe."""
 
     def __init__(self, consumer: Consumer, *, job: str, servers: str) -> None:
         self._consumer = consumer
@@ -25,7 +25,7 @@ class GroupCommits:
         self._logger = ModuleLogger("flowctl.kafka")
 
     def load(self, names: Iterable[str]) -> dict[str, GroupCommit]:
-        """Return what the group has committed for the partitions, as far as it has."""
+        """Return the group's commits for the partitions that have one."""
         from confluent_kafka import KafkaException, TopicPartition
 
         wanted = [TopicPartition(*split_name(name)) for name in names]
@@ -36,7 +36,7 @@ class GroupCommits:
         except KafkaException as error:
             raise unreachable(self._servers, error.args[0]) from error
         for partition in found:
-            if partition.error is not None:  # not knowing is not the same as nothing
+            if partition.error is not None:  # a failed look-up must not pass for "no commit"
                 raise unreachable(self._servers, partition.error)
         return {
             name_of(partition): GroupCommit(partition.offset, read_note(partition.metadata))
@@ -45,9 +45,9 @@ class GroupCommits:
         }
 
     def save(self, states: Mapping[str, PartitionCheckpoint], *, wait: bool) -> bool:
-        """Commit ``states`` as far as they have changed; without changes make no call.
+        """Commit those of ``states`` that have changed; without changes make no call.
 
-        False if it failed: a commit can wait, as the checkpoint store is authoritative.
+        Returns False if the commit failed: it can wait, as the checkpoint store is authoritative.
         """
         news = {
             name: state
@@ -63,12 +63,12 @@ class GroupCommits:
         return True
 
     def save_read(self, next_offsets: Mapping[str, int]) -> bool:
-        """Commit what was read but not sent yet; waits for the result."""
+        """Commit records that were read but not sent yet; wait for the result."""
         states = {name: PartitionCheckpoint(n - 1) for name, n in next_offsets.items()}
         return self.save(states, wait=True)
 
     def forget(self, names: Iterable[str]) -> None:
-        """They belong to others now: what was committed for them is no longer known."""
+        """Forget the last commits of ``names``, which other drivers read now."""
         for name in names:
             self._known.pop(name, None)
 
@@ -96,7 +96,7 @@ class GroupCommits:
         return not errors
 
     def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """The client's result of a commit; what failed is committed again at the next one.
+        """Take the result of a commit from the client; the next commit repeats failed ones.
 
         A group refuses commits for a moment while it rebalances.
         """

@@ -15,17 +15,17 @@ _NOTE_BYTES_MAX = 4_000
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The note stored with a group's offset: whose commit it is, and what is acked above it.
+    """The note stored with a group's offset: the committing job, and the ranges acked above.
 
-    Ranges that do not fit are left out, so those records run again.
+    Ranges that do not fit are left out, so that their records are processed again.
     """
 
-    flowctl: Literal[1] = msgspec.field(name="flowctl")  # the version; marks our own commits
+    flowctl: Literal[1] = msgspec.field(name="flowctl")  # the version; marks the note as ours
     job: str
     acked: tuple[AckedRange, ...] = ()
 
     def to_text(self) -> str:
-        """As JSON, of at most as many bytes as Kafka keeps."""
+        """Return the note as JSON, at most as long as Kafka keeps."""
         note = self
         while len(text := msgspec.json.encode(note)) > _NOTE_BYTES_MAX and note.acked:
             note = msgspec.structs.replace(note, acked=note.acked[: len(note.acked) // 2])
@@ -33,15 +33,14 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupCommit(msgspec.Struct, frozen=True):
-    """``next_offset`` is the first that is not done; ``note`` is None if another client committed
-    it."""
+    """A commit; ``next_offset`` is the first not done; ``note`` is None if not flowctl's."""
 
     next_offset: int
     note: Note | None = None
 
 
 def read_note(text: str | None) -> Note | None:
-    """Return the note if it is one of ours, else None."""
+    """Return the note in ``text`` if flowctl wrote it, else None."""
     if not text:
         return None
     try:
@@ -57,11 +56,12 @@ def where_to_start(
     job: str,
     first_poll: FirstPoll,
 ) -> PartitionCheckpoint | None:
-    """Return where to read on, or None: then as :func:`first_position` says.
+    """Return where to read on; None leaves it to :func:`first_position`.
 
-    The store is authoritative for what this job did, also after a rewind; the group's commit shows
-    what another driver of the group has done since.  Commits of clients other than flowctl count
-    only for a partition that the job does not know, with the strategies ``uncommitted_…``.
+    The checkpoint store is authoritative for this job's progress, also after a rewind; the group's
+    commit shows the progress of another driver of the group since.  Commits of clients other than
+    flowctl count only for a partition that the job does not know, with the strategies
+    ``uncommitted_…``.
     """
     if group is not None and group.note is not None and group.note.job != job:
         done = group.next_offset - 1
@@ -69,7 +69,7 @@ def where_to_start(
             above = tuple(r for r in (own.acked if own else ()) if _int(r.first) > done)
             acked = group.note.acked or above
             lost = own.lost if own else ()
-            if acked is not above:  # then the group decides what above it is done again
+            if acked is not above:  # then the group's note decides what is done above it
                 lost = tuple(span for span in lost if _int(span.first) <= done)
             return PartitionCheckpoint(done, own.records if own else 0, acked, lost=lost)
     if own is not None:
@@ -81,23 +81,23 @@ def where_to_start(
 
 
 def first_position(first_poll: FirstPoll, *, low: int, high: int) -> PartitionCheckpoint:
-    """Where a partition begins that nobody has read: its first offset, or after its last.
+    """Return where to begin a partition never read: at its first offset, or after its last.
 
-    After the last of an empty partition is a position too, -1: it is saved, so that what is written
-    before a restart is read, and not taken for what was there at the first start.
+    For an empty partition "after its last" is the position -1.  It is saved, so that records
+    written before a restart are read and don't pass for records older than the first start.
     """
     return PartitionCheckpoint(high - 1 if first_poll.endswith("latest") else None)
 
 
 def next_offset(state: PartitionCheckpoint, *, low: int) -> int:
-    """The offset to read next."""
+    """Return the offset to read next."""
     return low if state.position is None else _position(state) + 1
 
 
 def seek_forward(position: int, low: int) -> int | None:
-    """Where a reader at ``position`` has to go on if what comes before ``low`` must not be read.
+    """Return where to move a reader at ``position``, if it must not read below ``low``.
 
-    Both are the next offset to be read.  None: the reader is where it should be.
+    Both are offsets to be read next.  None means that the reader is right already.
     """
     return low if position < low else None
 

@@ -1,4 +1,4 @@
-"""What distinguishes a topic from a later one of the same name: its id (KIP-516)."""
+"""Ids of topics (KIP-516), which distinguish a topic from a later one of the same name."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flowctl_kafka._client import TIMEOUT_S
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-# Settings of consumers have no effect here, and the client would warn of each: errors only.
+# Log errors only: settings of consumers have no effect here, and the client would warn of each.
 _LOG_LEVEL: Final = 3
 
 
 class TopicIds:
     """Asks the brokers for the ids of topics.  Thread-safe.
 
-    Brokers older than Kafka 2.8 have none.  Once asking has failed before any id was known, it is
-    given up: to wait for an answer before each range would cost more than the ids are worth.
+    Brokers older than Kafka 2.8 have none.  If the first request fails, no others are made: waiting
+    for an answer before each range would cost more than the ids are worth.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class TopicIds:
         self._is_given_up = False
 
     def of(self, topics: Collection[str]) -> dict[str, str]:
-        """Return the ids that the brokers tell now, by topic."""
+        """Return the current ids of the topics, as the brokers report them."""
         if self._is_given_up:
             return {}
         found = self._ask(topics)
@@ -42,7 +42,7 @@ class TopicIds:
         return found
 
     def check(self, partition: str, topic: str, was: str) -> None:
-        """Raise :class:`SourceError` if ``topic`` has another id than ``was`` ("": not known)."""
+        """Raise :class:`SourceError` if the id of ``topic`` is no longer ``was`` ("": unknown)."""
         now = self.of([topic]).get(topic, was) if was else was
         if now != was:
             raise SourceError(
@@ -59,14 +59,14 @@ class TopicIds:
             admin = self._connected()
             cluster = admin.list_topics(next(iter(topics)), timeout=TIMEOUT_S)
             if cluster.controller_id not in cluster.brokers:
-                return {}  # the client would wait for it
+                return {}  # otherwise the client would wait for the thread
             asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=TIMEOUT_S)
         except KafkaException:
             return {}
         for topic, answer in asked.items():
             try:
                 uuid = answer.result().topic_id
-            except KafkaException:  # the topic is not there, or may not be described
+            except KafkaException:  # the topic doesn't exist, or describing it isn't allowed
                 continue
             if uuid.get_most_significant_bits() or uuid.get_least_significant_bits():
                 found[topic] = str(uuid)

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 Config: TypeAlias = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
-# A block: some 500 KB of messages of 1 KB, and one wake-up.
+# Messages per block: some 500 KB at 1 KB each, for one wake-up.
 _MESSAGES: Final = 500
-# After this long without an answer the range fails, and goes to another bolt [s].
+# Seconds without an answer after which a range fails and goes to another bolt.
 _PATIENCE_S: Final = 30.0
-_POLL_S: Final = 0.2  # how soon a reader notices that its range was given away
-# To ask for a topic's id takes two requests: once for so much.
+_POLL_S: Final = 0.2  # bounds how late a reader notices that its range was given away
+# Bytes read between two checks of a topic's id, as each check takes two requests.
 _CHECKED_BYTES: Final = 4 << 20
-# The client fetches ahead by itself: for each of many bolts, less than its 64 MB.
+# Bound of the client's read-ahead: less than its default of 64 MB, as there are many bolts.
 _AHEAD_KB: Final = 8 << 10
 _SECRET: Final = re.compile(r"password|secret|token|oauthbearer\.config|\.pem$|jaas", re.I)
 
@@ -77,7 +77,7 @@ class MessagesBlock:
 class KafkaReader:
     """Reads offsets on a worker: a :class:`flowctl.range_ports.RangeReader`.
 
-    Consumers are used again by later ranges: to connect takes longer than to read some.
+    Later ranges use the same consumers, since connecting takes longer than reading a range.
     """
 
     def __init__(self, servers: str, config: Config, translate: Translate) -> None:
@@ -141,11 +141,11 @@ class KafkaReader:
             size_bytes = 0
             for message in messages:
                 found = self._offset(message, consumer, partition, (at, stop))
-                if found is None or found < at:  # what was not asked for is another range's
+                if found is None or found < at:  # before the range: not asked for
                     continue
-                at = max(at, min(found, stop))  # what lies between no longer exists
+                at = max(at, min(found, stop))  # the offsets between no longer exist
                 if message.error() is not None or found >= stop:
-                    break  # the end, or beyond it
+                    break  # at the end, or beyond it
                 try:
                     value = translated(self._translate, message)
                 except Exception as error:
@@ -155,14 +155,18 @@ class KafkaReader:
                     records.append(Record(found, value))
                 size_bytes += len(message)
                 at = found + 1
-            # Empty too: so a reader that is not wanted any more is closed.
+            # Even an empty block is yielded, so that a reader that is no longer needed can be
+            # closed.
             yield MessagesBlock(records, at, size_bytes)
 
     def _offset(
         self, message: Message, consumer: Consumer, partition: str, left: tuple[int, int]
     ) -> int | None:
-        """Return where the message is, or the end of the partition if it says so, or where reading
-        goes on if the first offset of ``left`` is not there; None: it says none of these."""
+        """Return the offset that ``message`` leads to; None if it leads to none.
+
+        It is the message's own offset, the end of the partition if the message reports it, or where
+        reading goes on if the first offset of ``left`` no longer exists.
+        """
         from confluent_kafka import KafkaError as Codes
 
         error = message.error()
@@ -175,7 +179,7 @@ class KafkaReader:
         raise unreachable(self._servers, error)
 
     def _found_again(self, consumer: Consumer, partition: str, at: int, stop: int) -> int:
-        """``at`` is not there: go on at the first offset that is, if it lies ahead."""
+        """Return the first existing offset, to go on there as ``at`` is gone, if it lies ahead."""
         from confluent_kafka import TopicPartition
 
         place = TopicPartition(*_named(partition))
@@ -195,16 +199,16 @@ def tell_vanished(partition: str, done: object, low: int) -> None:
 
 
 def new_consumer(servers: str, config: Config) -> Consumer:
-    """Return a consumer of no group, with this machine's own secrets."""
+    """Return a consumer without a group, with this machine's own secrets."""
     given = config() if callable(config) else config
-    # An offset that is not there is an error: retention removed it, or the topic was created again,
-    # and what the client would give lies below the range.
+    # A missing offset is an error: either retention removed it, or the topic was created again and
+    # the client would return messages from below the range.
     settings = {"queued.max.messages.kbytes": _AHEAD_KB, "auto.offset.reset": "error", **given}
     return make_consumer(servers, None, settings, refresh_s=60, on_commit=lambda *_: None)
 
 
 def check_travels(config: Config) -> Config:
-    """Return ``config``; raise :class:`ConfigError` if it holds what must not travel."""
+    """Return ``config``; raise :class:`ConfigError` if it contains secrets, as it travels."""
     if callable(config):
         return config
     for name in config:
@@ -242,16 +246,17 @@ class KafkaRanges:
 
     ``topics``, ``servers`` and ``translate`` are as for ``KafkaTopics``; ``translate`` runs on the
     workers.  A partition is named ``topic-number``, and a record's position is its offset.  Reading
-    begins at the first offset that there is, or after the checkpoint.  ``until_end``: it ends at
-    the offsets that were the last ones at the start; otherwise partitions grow, and the run never
-    ends.  Offsets that no longer exist (compaction, retention) are skipped.
+    begins at the first existing offset, or after the checkpoint.  With ``until_end`` it ends at the
+    offsets that were the last ones at the start; otherwise partitions grow, and the run never ends.
+    Offsets that no longer exist (compaction, retention) are skipped.
 
     Each bolt has its own consumer, which belongs to no group and commits nothing.  ``config`` goes
     to the clients, on the driver and on the workers.  It travels, so it must not contain secrets:
     give a function that returns them instead, which is called where they are needed.
 
     A topic that was deleted and created again is recognised by its id and refused, if the brokers
-    give topics ids (Kafka 2.8 and later); otherwise only if it ends below what was done of it.
+    give topics ids (Kafka 2.8 and later); otherwise only if it ends below the offsets that were
+    done.
 
     Raises :class:`SourceError` if offsets do not fit the topic, and for permanent errors.  Calls
     come from one thread.
@@ -279,7 +284,7 @@ class KafkaRanges:
         self._topic_ids = TopicIds(servers, self._config)
 
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
-        """The offsets that there are by now; asked again, those that have been added too."""
+        """Return the offsets that exist by now; a later call includes those added since."""
         from confluent_kafka import KafkaException
 
         if self._consumer is None:
@@ -290,7 +295,7 @@ class KafkaRanges:
             if not self._extents or not is_passing(error.args[0]):
                 raise unreachable(self._servers, error.args[0]) from error
             ModuleLogger("flowctl.kafka").warning("kafka_trouble", reason=str(error))
-            return self._extents  # nothing is known to be new
+            return self._extents  # nothing new is known
         if not self._extents:
             for name in found.keys() & checkpoint.partitions.keys():
                 _check_place(name, found[name], checkpoint.partitions[name].position)
@@ -299,11 +304,11 @@ class KafkaRanges:
         return found
 
     def reader(self) -> KafkaReader:
-        """What the bolts read with."""
+        """Return the reader for the bolts."""
         return self._reader
 
     def close(self) -> None:
-        """Close the connection; may be repeated."""
+        """Close the connection; harmless when repeated."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -319,7 +324,7 @@ class KafkaRanges:
                 found[name] = before
                 continue
             if self._until_end and self._extents:
-                continue  # a partition that came later is not of this run
+                continue  # a partition that appeared later isn't part of this run
             topic, number = split_name(name)
             low, high = consumer.get_watermark_offsets(
                 TopicPartition(topic, number), timeout=TIMEOUT_S
@@ -332,7 +337,7 @@ class KafkaRanges:
 
 
 def _identity(before: Extent | None, topic_id: str) -> str:
-    """Within a run an id that could not be asked for is as before; one that differs is refused."""
+    """Return the topic's id; the earlier identity if that is empty or no id is known now."""
     return topic_id if before is None or (topic_id and before.identity) else before.identity
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # -- Timers that are polled: they have no thread and no clock of their own ---------------------
 
 
-# What starts at the same time should not all be due at the same time (Storm's value).
+# Delays timers that start at the same time, so that not all are due at once (Storm's value).
 FIRST_DELAY_S = 0.5
 
 
@@ -74,7 +74,7 @@ class Timer:
 # -- Topics of Kafka as a source ---------------------------------------------------------------
 
 
-# How long a poll waits for messages: half of the time that a producer may take.
+# Seconds that a poll waits for messages: half of the time that a producer may take.
 _POLL_S = 0.05
 
 
@@ -85,20 +85,20 @@ class KafkaTopics:
     record's value is what ``translate`` returns for a message, by default its bytes; ``NOTHING``
     counts as done at once.
 
-    Without ``group`` all partitions are read here, new ones at most ``refresh_s`` [s] after they
-    appear. With ``group`` they are shared with the other drivers of that consumer group, each of
-    them a job with its own name and checkpoint; a driver that takes over from another begins at the
-    group's commit.  That commit follows the checkpoint every ``commit_s`` [s], at a rebalance and
-    at the end, and carries the job's name and the acked ranges; with AT_MOST_ONCE it precedes any
-    emit.  The checkpoint store is authoritative for what the job itself did.
+    Without ``group`` this driver reads all partitions, new ones at most ``refresh_s`` [s] after
+    they appear.  With ``group`` they are shared with the other drivers of that consumer group, each
+    of them a job with its own name and checkpoint; a driver that takes over from another begins at
+    the group's commit.  That commit follows the checkpoint every ``commit_s`` [s], at a rebalance
+    and at the end, and carries the job's name and the acked ranges; with AT_MOST_ONCE it precedes
+    any emit.  The checkpoint store is authoritative for the job's own progress.
 
-    ``first_poll`` says where a partition begins that nobody has read, as in Storm: ``earliest``,
-    ``latest``, or ``uncommitted_…``: at the offset that a client other than flowctl committed in
-    this group, if there is one.  A partition that is added later begins at its first offset.
-    ``until_end``: the input ends at the offsets that were the last ones at the start; otherwise it
-    never ends.  ``uncommitted_max``: a partition with this many records read above its cumulative
-    ack is paused until it has fewer (None: only ``buffer.uncommitted_max``). ``config`` goes to the
-    client (security, fetch sizes).
+    ``first_poll`` decides where to begin a partition that was never read, as in Storm:
+    ``earliest``, ``latest``, or ``uncommitted_…``: at the offset that a client other than flowctl
+    committed in this group, if there is one.  A partition that is added later begins at its first
+    offset.  With ``until_end`` the input ends at the offsets that were the last ones at the start;
+    otherwise it never ends.  A partition with ``uncommitted_max`` records read above its cumulative
+    ack is paused until it has fewer (None: only ``buffer.uncommitted_max`` applies).  ``config``
+    goes to the client (security, fetch sizes).
 
     Raises :class:`SourceError` if offsets do not fit the topic, and for permanent errors. Calls
     come from one thread.
@@ -157,7 +157,7 @@ class KafkaTopics:
         self._is_assigned = False
         self._is_closing = False
         self._is_troubled = False
-        self._is_kept = False  # paused as a whole, as there is no room
+        self._is_kept = False  # all partitions are paused, as the buffer is full
         self._error: BaseException | None = None
 
     def attach(self, host: SourceHost) -> None:
@@ -165,7 +165,7 @@ class KafkaTopics:
         self._host = host
 
     def partitions(self) -> Sequence[str]:
-        """All partitions of the topics, including those that other drivers of the group read."""
+        """Return all partitions of the topics, also those that other drivers of the group read."""
         if self._consumer is not None:
             return list_partitions(self._consumer, self._topics, self._servers)
         consumer = self._make_consumer()
@@ -231,7 +231,7 @@ class KafkaTopics:
         self._guarded(lambda: self._leave([name_of(p) for p in partitions], are_ours=False))
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """The client's callbacks must not raise: keep the error for the next poll."""
+        """Run a step of a callback, which must not raise; keep its error for the next poll."""
         self._rebalances += 1
         try:
             step()
@@ -239,11 +239,11 @@ class KafkaTopics:
             self._error = self._error or error
 
     def _leave(self, names: list[str], *, are_ours: bool) -> None:
-        """Others read ``names`` from now on; ``are_ours``: not yet, so the commit still counts."""
+        """Give up ``names`` to others; commit them first if ``are_ours``, that is, still held."""
         if self._is_closing:
-            return  # the run has saved, and close() has committed
+            return  # the run has saved and close() has committed already
         self.assignment.drop(names)
-        self._is_assigned = False  # until the group has said what remains
+        self._is_assigned = False  # until the group has assigned the rest
         self.waiting = deque(c for c in self.waiting if c.partition not in names)
         if self._host is None:
             return
@@ -271,7 +271,7 @@ class KafkaTopics:
                 return None
             self._fetch(max_records)
         if not self.waiting:
-            if self._error is not None:  # after what was read before it
+            if self._error is not None:  # raised after the records read before it were returned
                 raise self._error
             return SourceChunk("", ())
         chunk = self.waiting.popleft()
@@ -286,12 +286,13 @@ class KafkaTopics:
         readings = self.assignment.reading.values()
         if any(reading.next < reading.end for reading in readings):
             return False
-        # A driver that shares must keep polling until all is done: others may take partitions over.
+        # A driver in a group must keep polling until everything is done, as partitions may move to
+        # it.
         is_shared = self._group is not None and self._host is not None
         return not is_shared or not any(map(self._uncommitted, self.assignment.reading))
 
     def _refresh(self) -> None:
-        """Read partitions that have appeared."""
+        """Begin to read partitions that have appeared since."""
         assert self._consumer is not None
         try:
             names = list_partitions(self._consumer, self._topics, self._servers)
@@ -327,7 +328,7 @@ class KafkaTopics:
         finally:
             self.assignment.resume(paused)
         if rebalances != self._rebalances:
-            # Fetched messages may belong to partitions as they were before: read them again.
+            # Messages fetched before the change may be of the earlier assignment: read them again.
             if messages and self.assignment.reading and self._error is None:
                 self.assignment.assign()
             return
@@ -340,24 +341,24 @@ class KafkaTopics:
                 by_partition.setdefault(name, []).append(message)
         for name, group in by_partition.items():
             self._take(name, group)
-        for message in failures:  # last, as an end comes after what was before it
+        for message in failures:  # last, since the end comes after the messages before it
             if (failure := message.error()) is not None:
                 self._take_error(failure, message)
         self._commit_read(list(by_partition))
 
     def keep(self) -> bool:
-        """See :class:`flowctl.ports.SharingProducer`: else the group removes this member."""
+        """See :class:`flowctl.ports.SharingProducer`; without it the group removes this member."""
         from confluent_kafka import KafkaException
 
         if self._group is None or self._consumer is None:
             return True
         rebalances = self._rebalances
-        if not self._is_kept:  # until the next fetch: nothing may arrive
+        if not self._is_kept:  # paused until the next fetch: nothing may arrive meanwhile
             self._is_kept = True
             self.assignment.pause(lambda _: True)
         try:
             if self._consumer.consume(1, 0.0) and rebalances != self._rebalances:
-                self.assignment.assign()  # it arrived after a rebalance: read it again
+                self.assignment.assign()  # the message arrived after a rebalance: read it again
         except KafkaException as error:
             self._take_error(error.args[0])
         return rebalances == self._rebalances
@@ -372,7 +373,8 @@ class KafkaTopics:
         for message in messages:
             offset = message.offset()
             assert offset is not None
-            # Below: this is done already.  Above a gap: what lies between no longer exists.
+            # An offset below the next one is done already; after a gap, the offsets between no
+            # longer exist.
             if offset >= reading.next and not (self._until_end and offset >= reading.end):
                 value = self._value(name, message)
                 if self._error is not None:
@@ -416,7 +418,7 @@ class KafkaTopics:
         self.assignment.assign()
 
     def _pause(self) -> list[TopicPartition]:
-        """Pause the partitions that may not be polled."""
+        """Pause the partitions that must not be polled."""
         if (most := self._uncommitted_max) is None:
             return []
         return self.assignment.pause(lambda name: self._uncommitted(name) >= most)
@@ -431,7 +433,7 @@ class KafkaTopics:
             if message is not None:
                 reading = self.assignment.reading.get(f"{message.topic()}-{message.partition()}")
                 at = message.offset()
-                if reading is not None and at is not None:  # what lay before it no longer exists
+                if reading is not None and at is not None:  # the offsets before it no longer exist
                     reading.next = max(reading.next, at)
         elif is_passing(error) and not error.fatal():
             self._note_trouble(error.str())
@@ -439,13 +441,13 @@ class KafkaTopics:
             self._error = self._error or unreachable(self._servers, error)
 
     def _note_trouble(self, reason: str) -> None:
-        """Log one line per episode."""
+        """Log one line per period of trouble."""
         if not self._is_troubled:
             self._is_troubled = True
             self._logger.warning("kafka_trouble", reason=reason)
 
     def close(self) -> None:
-        """Commit to the group what is saved, and leave it; may be repeated."""
+        """Commit the saved progress to the group and leave it; harmless when repeated."""
         if self._consumer is None:
             return
         consumer = self._consumer

@@ -1,4 +1,4 @@
-"""From a Kafka message to a record's value."""
+"""Turn a Kafka message into a record's value."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flowctl.core.records import NOTHING
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-# The result is sent to bolts: a value that arrives as it is (flowctl.wire.values), or NOTHING for a
-# message that needs no processing, whose offset then counts as done at once.
+# The result is sent to bolts: a value that arrives unchanged (flowctl.wire.values), or NOTHING for
+# a message that needs no processing, whose offset then counts as done at once.
 Translate: TypeAlias = Callable[["Message"], Any]
 
 
@@ -26,18 +26,18 @@ class Routed(msgspec.Struct, frozen=True, array_like=True):
 
 
 def value_of(message: Message) -> Any:
-    """The message's value as bytes; None if it has none (a tombstone of a compacted topic)."""
+    """Return the message's value as bytes; None for a tombstone of a compacted topic."""
     return message.value()
 
 
 def key_and_value(message: Message) -> Any:
-    """``[key, value]``, both bytes or None."""
+    """Return ``[key, value]``, both bytes or None."""
     return [message.key(), message.value()]
 
 
 @check_arguments("translators", "otherwise")
 def by_topic(translators: Mapping[str, Translate], *, otherwise: Translate = value_of) -> Translate:
-    """A translator for each topic; ``otherwise`` for topics that are not named."""
+    """Return a translator that uses the topic's own, or ``otherwise`` for other topics."""
     known = dict(translators)
 
     def translate(message: Message) -> Any:
@@ -47,7 +47,7 @@ def by_topic(translators: Mapping[str, Translate], *, otherwise: Translate = val
 
 
 def translated(translate: Translate, message: Message) -> Any:
-    """What is put into the record."""
+    """Return the value to put into the record."""
     value = translate(message)
     if isinstance(value, Routed):
         return NOTHING if value.value is NOTHING else [value.stream, value.value]

@@ -1,5 +1,5 @@
-"""What shows flowctl and is no part of a job: the simulator of its control law, the policies that
-it is compared with, and the demo.
+"""Tools that show flowctl and that no job needs.
 
-``flowctl simulate`` and ``flowctl demo`` are here; ``pip install 'flowctl-spark[lab]'``.
+These are the simulator of its control law, policies to compare it with, and the demo.  ``flowctl
+simulate`` and ``flowctl demo`` are here; ``pip install 'flowctl-spark[lab]'``.
 """

@@ -1,6 +1,6 @@
-"""Window policies of others, which flowctl is compared with (ADR 7).  Pure, as the core is.
+"""Window policies of other projects, to compare flowctl with (ADR 7).  Pure, as the core is.
 
-Importing this adds them to those that ``lab.window.policy`` may name.
+Importing this module adds them to the values of ``lab.window.policy``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ WINDOW_MIN = 1.0  # below one tuple a bolt could never be heard again
 
 
 class RoundSampled(abc.ABC):
-    """What the three limits of Netflix share: one sample a round, its mean RTT.
+    """The common part of Netflix's three limits: one sample per round, its mean RTT.
 
-    Their documentation has the limits move once per sampling window; ``WindowedLimit.java`` with
+    By their documentation, limits move once per sampling window; ``WindowedLimit.java`` with
     ``ImmutableAverageSampleWindow.java`` does that, with windows of 1 s and at least 10 samples.
-    Here the window is one round trip, whatever it holds: from a decision to the ack of a tuple
-    sent after it.  Where the original asks for half of the limit in flight, the window must have
-    been full.  A loss counts at once, and not again for tuples sent before the last decrease;
-    the age of a lost tuple is not taken for an RTT (RFC 6298, Karn).
+    Here the sampling window is one round trip, with any number of samples: from a decision to the
+    ack of a tuple sent after it.  Where the original requires half of the limit in flight, the
+    window must have been full.  A loss counts at once, but not again for tuples sent before the
+    last decrease; the age of a lost tuple doesn't count as an RTT (RFC 6298, Karn).
     """
 
     __slots__ = ("_acks", "_limited", "_max", "_round_start_s", "_shrunk_at_s", "_sum_s", "window")
@@ -41,12 +41,12 @@ class RoundSampled(abc.ABC):
         self._begin_round(float("-inf"))
 
     def on_ack(self, sample: AckSample) -> Signal | None:
-        """Count it in; when the round is over, move."""
+        """Add the sample to the round; move the window when the round is over."""
         self._acks += 1
         self._sum_s += sample.ack_rtt_s
         self._limited |= sample.was_limited
         if sample.sent_at_s < self._round_start_s:
-            return None  # sent before the last decision: says nothing about it
+            return None  # sent before the last decision: no evidence about it
         before = self.window
         signal = self._judge(self._sum_s / self._acks, self._limited)
         if self.window < before:
@@ -55,7 +55,7 @@ class RoundSampled(abc.ABC):
         return signal
 
     def on_expired(self, now_s: float, sent_at_s: float) -> None:
-        """A loss: shrink, once for what was in flight together."""
+        """Shrink the window for a loss, once for tuples that were in flight together."""
         if sent_at_s < self._shrunk_at_s:
             return
         self._lose()
@@ -64,7 +64,7 @@ class RoundSampled(abc.ABC):
 
     @abc.abstractmethod
     def _judge(self, rtt_s: float, limited: bool) -> Signal:
-        """Move the window by a round's mean RTT; say what that RTT means."""
+        """Move the window by a round's mean RTT; return the verdict on that RTT."""
 
     @abc.abstractmethod
     def _lose(self) -> None:
@@ -95,9 +95,9 @@ _TIMEOUT_S = 5.0  # AIMDLimit.DEFAULT_TIMEOUT
 
 
 class AimdWindow(RoundSampled):
-    """Plus one a round, times 0.9 at a loss, in whole tuples.
+    """Grows by one tuple per round and shrinks to 0.9 at a loss, in whole tuples.
 
-    ``threshold_s`` is the time-out: no RTT below it tells this policy anything.
+    ``threshold_s`` is the time-out: this policy ignores RTTs below it.
     """
 
     __slots__ = ()
@@ -140,8 +140,8 @@ _TOLERANCE = 1.5  # Gradient2Limit.Builder.rttTolerance
 _GRADIENT_MIN = 0.5  # Gradient2Limit._update: outliers must not take more than half
 _LONG_WARMUP = 10  # Gradient2Limit: ExpAvgMeasurement(longWindow, 10), plain mean until then
 _LONG_GAIN = 2 / (600 + 1)  # Gradient2Limit.Builder.longWindow, in ExpAvgMeasurement.factor
-# Gradient2Limit._update: where the long average is more than twice the RTT, a load has ended,
-# and the average is helped to follow.
+# Gradient2Limit._update: where the long average is more than twice the RTT, a load has ended, and
+# the average is made to decay faster.
 _LONG_FAR = 2
 _LONG_DECAY = 0.95
 
@@ -175,7 +175,7 @@ class Gradient2Window(RoundSampled):
         self.window: float = self._bounded((1 - _SMOOTHING) * self.window + _SMOOTHING * target)
 
     def _lengthen(self, rtt_s: float) -> float:
-        """Return the long average with this RTT in it; a far too long one decays afterwards."""
+        """Return the long average including this RTT; one that is far too long is reduced."""
         self._samples += 1
         gain = 1 / self._samples if self._samples <= _LONG_WARMUP else _LONG_GAIN
         long_s = self._long_s + gain * (rtt_s - self._long_s)
@@ -210,10 +210,10 @@ _PROBE_WINDOWS = 30 * 0.75
 
 
 class VegasWindow(RoundSampled):
-    """Keeps three to six tuples (times ``d``) queued, as far as the RTT tells.
+    """Keeps three to six tuples (times ``d``) queued, as estimated from the RTT.
 
-    ``threshold_s`` is the RTT above which the last round meant a queue that is too long; None
-    while the window is too small for such a queue, and when the base has just been set.
+    ``threshold_s`` is the RTT above which the last round would have shown too long a queue; None
+    while the window is too small for such a queue, and just after the base was set.
     """
 
     __slots__ = ("_base_s", "_samples", "threshold_s")
@@ -227,13 +227,13 @@ class VegasWindow(RoundSampled):
     def _judge(self, rtt_s: float, limited: bool) -> Signal:
         self._samples += 1
         probes = self._samples >= _PROBE_WINDOWS * self.window
-        if probes or rtt_s < self._base_s:  # a sample that becomes the base moves nothing
+        if probes or rtt_s < self._base_s:  # a sample that becomes the base doesn't move the window
             self._samples = 0 if probes else self._samples
             self._base_s = rtt_s
             self.threshold_s = None
             return Signal.IN_RANGE
         step = _digits(self.window)
-        room = self.window - _VEGAS_BETA * step  # what may be in flight beside the longest queue
+        room = self.window - _VEGAS_BETA * step  # for tuples that don't queue
         self.threshold_s = self._base_s * self.window / room if room > 0 else None
         queue = math.ceil(self.window * (1 - self._base_s / rtt_s)) if rtt_s else 0
         if limited:
@@ -253,7 +253,7 @@ class VegasWindow(RoundSampled):
 
 
 def _digits(window: float) -> int:
-    """The decimal logarithm, rounded down, at least 1: ``Log10RootIntFunction``."""
+    """Return the decimal logarithm, rounded down, at least 1: ``Log10RootIntFunction``."""
     return max(1, int(math.log10(window)))
 
 
@@ -279,7 +279,7 @@ _DEVIATIONS = 2.5  # AdaptiveConcurrencySettings.rtt_deviation_scale
 
 
 class ArcWindow:
-    """Whole tuples; ``threshold_s`` is the mean RTT at which the next decision would shrink."""
+    """Moves in whole tuples; ``threshold_s`` is the mean RTT at which it would shrink next."""
 
     __slots__ = (
         "_acks",
@@ -308,7 +308,7 @@ class ArcWindow:
         self._begin()
 
     def on_ack(self, sample: AckSample) -> Signal | None:
-        """Take the RTT into the mean; decide when the average RTT has passed."""
+        """Add the RTT to the mean; decide when the average RTT has passed."""
         self._acks += 1
         self._mean_s += (sample.ack_rtt_s - self._mean_s) / self._acks
         self._full |= sample.was_limited
@@ -319,7 +319,7 @@ class ArcWindow:
         return self._decide(sample.now_s)
 
     def on_expired(self, now_s: float, sent_at_s: float) -> None:
-        """A loss: the next decision is a decrease, and it may be due."""
+        """Note a loss: the next decision, which may be due now, is a decrease."""
         del sent_at_s
         self._lost = True
         self._decide(now_s)

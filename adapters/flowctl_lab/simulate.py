@@ -98,7 +98,7 @@ def simulate(
 
 
 def _check_files(plot_path: Path | None, report_path: Path | None, *, verify: bool) -> None:
-    """Refuse files that can't be what they are named for, before minutes of work."""
+    """Check the given files before minutes of work; refuse unusable ones."""
     if plot_path is not None and plot_path.suffix != ".svg":
         raise ConfigError("--plot", f"{plot_path} is not an .svg file.", remedy="Name it FILE.svg.")
     if verify and report_path is None:
@@ -111,7 +111,7 @@ def _check_files(plot_path: Path | None, report_path: Path | None, *, verify: bo
 
 
 def _drawn_names(scenarios: Sequence[str], drawn: int | None, seed: int) -> list[str]:
-    """The jobs to draw; none if only scenarios of the catalogue are asked for."""
+    """Return the names of the jobs to draw; none if only scenarios of the catalogue are wanted."""
     from flowctl_lab.simulation.generated import PREFIX, names
 
     if not (drawn or any(name.startswith(PREFIX) for name in scenarios)):
@@ -122,7 +122,7 @@ def _drawn_names(scenarios: Sequence[str], drawn: int | None, seed: int) -> list
 def _run_drawn(
     names: Sequence[str], policies: Sequence[str], changes: dict[str, Any], jobs: int | None
 ) -> bool:
-    """Run scenarios that were drawn, under each policy; return whether all do what they must."""
+    """Run randomly drawn scenarios under each policy; return whether all pass."""
     from flowctl_lab.simulation import drawn_report
     from flowctl_lab.simulation.generated import seed_of
     from flowctl_lab.simulation.sweep import Job, run_jobs
@@ -157,7 +157,7 @@ def _is_same(path: Path, report: str, *, rows_only: bool) -> bool:
 
 
 def _policies(given: Sequence[str], seeds: str) -> dict[str, list[int]]:
-    """The seeds of each policy: its own after an ``@``, else those of ``--seeds``."""
+    """Return the seeds of each policy: those after its ``@``, else those of ``--seeds``."""
     parts = (policy.partition("@") for policy in given)
     return {name: _seeds(own if at else seeds) for name, at, own in parts}
 
@@ -175,8 +175,7 @@ def _scenarios(names: Sequence[str]) -> list[str]:
 def _check_settings(
     names: Sequence[str], policies: Sequence[str], overrides: dict[str, Any]
 ) -> None:
-    """Wrong names and values are reported here: errors from a child process would be harder to
-    read."""
+    """Report wrong names and values here: errors from a child process are harder to read."""
     from flowctl_lab.simulation.catalogue import CATALOGUE
     from flowctl_lab.simulation.policies import settings_of
     from flowctl_lab.simulation.sweep import part_of
@@ -207,7 +206,7 @@ def _run(outcomes: Iterator[Outcome], total: int) -> list[Outcome]:
 
 
 def _show_replays(rows: Sequence[Row], overrides: dict[str, Any]) -> None:
-    """For each missed gate, the command that repeats its worst seed."""
+    """Print, for each missed gate, the command that repeats its worst seed."""
     from flowctl_lab.simulation.sweep import Job
 
     commands = dict.fromkeys(

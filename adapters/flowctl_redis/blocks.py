@@ -1,4 +1,4 @@
-"""Many partitions that have not moved for a while, in one field of the hash."""
+"""Pack many partitions that haven't moved for a while into one field of the hash."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from flowctl.checksums import CRC_BYTES, crc32
 from flowctl.core.records import AckedRange, LostRange, PartitionCheckpoint, Position
 from flowctl_redis.names import to_bytes, to_text
 
-# One field of some 9 kB instead of a thousand of 120 bytes: quick to rewrite, and large enough that
-# similar names compress well.
+# Partitions per block: one field of some 9 kB instead of a thousand of 120 bytes.  It is quick to
+# rewrite, and large enough that similar names compress well.
 BLOCK_PARTITIONS = 1_000
-_NONE = -1  # records of a range that is not acked, but lost without being kept nowhere
+_NONE = -1  # number of records that marks a range as lost
 _LEVEL = 6  # zlib's default: 0.9 ms a block; level 1 saves a third of that and makes it 5 % larger
 
 
 class _Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """By column: similar values next to each other compress best."""
+    """The partitions of a block by column: similar values next to each other compress best."""
 
-    names: list[bytes]  # not str: names that are not UTF-8 come with surrogates
+    names: list[bytes]  # bytes, as names that are not UTF-8 have surrogates as str
     positions: list[Position | None]
     records: list[int]
-    acked: list[tuple[int, tuple[AckedRange, ...]]]  # with their index: few have any
+    acked: list[tuple[int, tuple[AckedRange, ...]]]  # with the partition's index: few have any
     ends: list[Position | None]
-    marks: list[tuple[int, Position]] = []  # with their index: few have one; none in older blocks
+    marks: list[tuple[int, Position]] = []  # with the index: few have one; none in older blocks
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -35,7 +35,7 @@ _decoder = msgspec.msgpack.Decoder(_Columns)
 
 
 def acked_of(state: PartitionCheckpoint) -> tuple[AckedRange, ...]:
-    """Return the acked ranges as they are stored: first, of -1 - n records, where n are lost."""
+    """Return the ranges to store: the lost ones, with -1 - n for n records, then the acked."""
     lost = [AckedRange(span.first, span.last, _NONE - span.records) for span in state.lost]
     return (*lost, *state.acked)
 
@@ -43,9 +43,9 @@ def acked_of(state: PartitionCheckpoint) -> tuple[AckedRange, ...]:
 def as_acked(
     stored: tuple[AckedRange, ...],
 ) -> tuple[tuple[AckedRange, ...], tuple[LostRange, ...]]:
-    """The inverse: the acked ranges, and where records are lost.
+    """Split stored ranges, the inverse of :func:`acked_of`: acked ones, and lost ones.
 
-    Older versions wrote one such range, of -1 records: the last place.
+    Older versions wrote one lost range, with -1 records: the last place of a loss.
     """
     lost = tuple(
         LostRange(span.first, span.last, _NONE - span.records)
@@ -74,7 +74,7 @@ def encode_block(field: bytes, partitions: Mapping[str, PartitionCheckpoint]) ->
 
 
 def decode_block(field: bytes, raw: bytes) -> dict[str, PartitionCheckpoint]:
-    """The inverse; raises :class:`ValueError` for anything else."""
+    """Return the partitions in an encoded block; :class:`ValueError` for other data."""
     try:
         stream = zlib.decompressobj()
         columns = _decoder.decode(stream.decompress(raw))
@@ -95,6 +95,6 @@ def decode_block(field: bytes, raw: bytes) -> dict[str, PartitionCheckpoint]:
 
 
 def _check(field: bytes, raw: bytes, behind: bytes) -> None:
-    """Blocks of older versions end with what is compressed, which has a checksum of its own."""
+    """Check the checksum; blocks of older versions have none but zlib's own."""
     if behind and behind != crc32(field, raw[: -len(behind)]).to_bytes(CRC_BYTES, "big"):
         raise ValueError("its checksum is not that of its content")

@@ -1,4 +1,4 @@
-"""Clients of redis-py; the caller decides when to try again."""
+"""Create clients of redis-py that never retry: the caller decides when to try again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def new_client(url: str, *, timeout_s: float, **options: Any) -> Any:
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
-        protocol=2,  # spoken by every server since 2.0
+        protocol=2,  # every server since 2.0 supports it
         **options,
     )
 

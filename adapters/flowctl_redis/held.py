@@ -1,9 +1,8 @@
-"""What Redis holds of a job, as known to its only writer, and how a save changes that.
+"""The state of a job in Redis, as known to its only writer, and what a save changes in it.
 
-Partitions that moved recently are *loose*: each has a field.  When there are many, those that have
-not moved for longest are put together into a *block*, whose number is higher than all before.  A
-partition that moves again becomes loose again; its old entry stays in the block and no longer
-counts.
+Partitions that moved recently are *loose*: each has its own field.  When there are many, those that
+haven't moved for longest are packed into a *block*, whose number is higher than all before.  A
+partition that moves becomes loose again; its old entry stays in the block but no longer counts.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from flowctl.core.positions import encode
 from flowctl.core.records import PartitionCheckpoint
 from flowctl_redis.blocks import BLOCK_PARTITIONS
 
-# Below this all stay loose: a key of 0.3 MB does no harm, and older versions can read it.
+# Up to this number all partitions stay loose: a key of 0.3 MB does no harm, and older versions can
+# read it.
 LOOSE_MAX = 2 * BLOCK_PARTITIONS
-# How many fields one save removes, at 1 µs each of the server's time: a key in which each of
-# 200,000 partitions has a field is packed in 20 saves, none of which makes others wait.
+# Most fields that a save removes, each in 1 µs of the server's time.  So a key with a field for
+# each of 200,000 partitions is packed in 20 saves, none of which makes other clients wait.
 _UNLOOSED_MAX = 10 * BLOCK_PARTITIONS
-# How many blocks one save rewrites because most of their entries no longer count.
+# Most blocks that a save rewrites because most of their entries no longer count.
 _CLEANED_MAX = 4
 
 Partitions = dict[str, PartitionCheckpoint]
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What one save changes.  ``goes_back`` names a partition whose position would go back."""
+    """The changes of one save; ``goes_back`` names a partition whose position would go back."""
 
     changed: Partitions
-    loose: Partitions  # written as a field each; all of them changed
-    unloosed: list[str]  # their fields are removed: they are in one of ``blocks`` now
+    loose: Partitions  # all have changed; each is written as a field
+    unloosed: list[str]  # packed into one of ``blocks`` now: their fields are removed
     blocks: dict[int, Partitions]
     dropped: list[int]  # blocks to remove
     goes_back: str | None
 
 
 class Held:
-    """Not thread-safe.  ``partitions`` is all that counts, ``revision`` the revision it belongs
-    to."""
+    """The state of one job in Redis: its ``partitions`` at ``revision``.  Not thread-safe."""
 
     __slots__ = ("_blocks", "_loose", "_next_block", "_where", "epoch", "partitions", "revision")
 
@@ -49,9 +48,9 @@ class Held:
         self.epoch: int = epoch
         self.revision: bytes = revision
         self.partitions: Partitions = {}
-        self._loose: dict[str, None] = {}  # the one that has not moved for longest comes first
-        self._where: dict[str, int] = {}  # the others: in which block
-        # names, including those of entries that no longer count
+        self._loose: dict[str, None] = {}  # longest unmoved first
+        self._where: dict[str, int] = {}  # block of each other one
+        # names in each block, including entries that no longer count
         self._blocks: dict[int, Iterable[str]] = {}
         self._next_block = next_block
 
@@ -64,7 +63,7 @@ class Held:
         loose: Partitions,
         blocks: Mapping[int, Partitions],
     ) -> Held:
-        """Return the state that these fields describe."""
+        """Return the state that the stored fields describe."""
         held = cls(epoch, revision, next_block)
         for number in sorted(blocks):
             held._put_block(number, blocks[number])
@@ -72,7 +71,7 @@ class Held:
         return held
 
     def plan(self, wanted: Mapping[str, PartitionCheckpoint]) -> Plan:
-        """Return what to change so that ``wanted`` holds; nothing is changed here."""
+        """Return the changes that make ``wanted`` hold; this object stays unchanged."""
         known = self.partitions
         changed = {
             name: state
@@ -99,16 +98,15 @@ class Held:
         return state.position is None or encode(state.position) < encode(old.position)
 
     def _crowded(self) -> list[int]:
-        """The oldest blocks, if most of what the blocks hold no longer counts."""
+        """Return the oldest blocks, if most entries of all blocks no longer count."""
         entries = sum(map(len, self._blocks.values()))  # type: ignore[arg-type]
         if entries <= 2 * len(self._where) + LOOSE_MAX:
             return []
         return list(islice(self._blocks, _CLEANED_MAX))
 
     def _to_pack(self, changed: Partitions, dropped: list[int]) -> Partitions:
-        """What goes into new blocks: entries of ``dropped`` that count, then those that moved
-        longest ago."""
-        # A changed partition is loose at first, behind the others.
+        """Return the partitions for new blocks: of ``dropped``, then the longest unmoved."""
+        # A changed partition is loose first, and comes after the others.
         staying = (name for name in self._loose if name not in changed)
         loose_count = len(self._loose) + sum(1 for name in changed if name not in self._loose)
         names = [
@@ -123,7 +121,7 @@ class Held:
         for name in islice(staying, min(left, _UNLOOSED_MAX)):
             packed[name] = self.partitions[name]
             left -= 1
-        for name in islice(changed, max(left, 0)):  # written once in any case, and shorter this way
+        for name in islice(changed, max(left, 0)):  # written anyway, and shorter in a block
             packed[name] = changed[name]
         return packed
 
@@ -135,11 +133,11 @@ class Held:
         return blocks
 
     def next_block_after(self, plan: Plan) -> int:
-        """The number of the next block once ``plan`` is carried out."""
+        """Return the number of the next block after ``plan``."""
         return self._next_block + len(plan.blocks)
 
     def apply(self, plan: Plan, revision: bytes) -> None:
-        """``plan`` was carried out, and left ``revision`` in Redis."""
+        """Note that ``plan`` was carried out, and that Redis has ``revision`` now."""
         self.revision = revision
         self._next_block = self.next_block_after(plan)
         for number in plan.dropped:

@@ -1,4 +1,4 @@
-"""Names of jobs and partitions as Redis' bytes."""
+"""Names of jobs and partitions as bytes for Redis."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import shlex
 
 
 def to_bytes(text: str) -> bytes:
-    """Names as bytes; file names that are not UTF-8 come from the OS with surrogates and are
-    preserved."""
+    """Return a name as bytes; surrogates, by which the OS gives names not in UTF-8, are kept."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -17,6 +16,6 @@ def to_text(raw: bytes) -> str:
 
 
 def clear_command(key: bytes) -> str:
-    """Return the command that clears the job of ``key``, as a shell takes it."""
+    """Return the shell command that clears the job of ``key``."""
     job = to_text(key).partition("{")[2][:-1]
     return f"flowctl checkpoint clear {shlex.quote(job)}"

@@ -2,11 +2,12 @@
 
 A bolt's connection becomes two streams (:mod:`flowctl_redis.relay_pump`).  The driver waits at a
 third one, the *door*, for the names of new connections, and opens a connection to its own listener
-on loopback for each.  What goes through is what goes over TCP: TLS, the proof of the key, frames.
-So whoever can read or write Redis can neither read frames nor be a bolt, only end
-connections.
+on loopback for each.
 
-Nothing stays: what was read is deleted, and each key expires.
+The bytes are the same as over TCP: TLS, the proof of the key, frames.  So access to Redis is not
+enough to read frames or to pose as a bolt, only to end connections.
+
+Nothing is left behind: entries are deleted once read, and each key expires.
 """
 
 from __future__ import annotations
@@ -30,46 +31,48 @@ from flowctl_redis.relay_pump import KEY_TTL_S, SOCKET_TIMEOUT_S, Duct, Pump
 from flowctl_redis.translated import expected, translate
 from flowctl_redis.url import is_tls, shown
 
-# The driver says this often that it is there, and is taken for gone after a minute without Redis'
-# help: as long as a bolt waits for Redis itself.
+# The driver renews a key this often to show that it is alive.  The key expires after a minute,
+# which is as long as a bolt waits for Redis itself.
 _ALIVE_EVERY_S: Final = 5.0
 _ALIVE_TTL_S: Final = 60
-# A server that lost everything knows nothing of the driver until that speaks again: twice as long.
+# Longest absence of that key while Redis answers: a server that lost its data has no key until the
+# driver's next renewal, so this is twice the period.
 _MISSING_MAX_S: Final = 2 * _ALIVE_EVERY_S
-# A bolt that can't reach Redis ends after this, and is started again by whoever runs it.
+# A bolt that can't reach Redis ends after this time; Spark, or whoever runs it, starts it again.
 _AWAY_MAX_S: Final = 60.0
-# Strangers with write access to the door can't take more memory and sockets than this.
+# Bound of connections, so that strangers with write access to the door can't exhaust memory and
+# sockets.
 _GUESTS_MAX: Final = 4096
-_ACCEPT_TIMEOUT_S: Final = 1.0  # our own listener, on loopback
-# As long as the driver waits for bolts that are all silent.  Only an answer shows that Redis works,
-# and so that their silence is their own: less than half of a heartbeat (0.25 s).
+_ACCEPT_TIMEOUT_S: Final = 1.0  # the listener is flowctl's, on loopback
+# Seconds between checks of Redis while all bolts are silent: only an answer of Redis shows that the
+# silence is the bolts' own.  Less than half of a heartbeat (0.25 s).
 _LOOK_EVERY_S: Final = 0.1
-_LAST_WORDS_S: Final = 1.0  # a bolt's goodbye takes two round trips to Redis
+_LAST_WORDS_S: Final = 1.0  # a bolt's last message takes two round trips to Redis
 _NAME: Final = re.compile(rb"[0-9a-f]{16}")
-PUMPS: Final[weakref.WeakSet[Pump]] = weakref.WeakSet()  # of bolts of this process
+PUMPS: Final[weakref.WeakSet[Pump]] = weakref.WeakSet()  # those of this process's bolts
 
 
 class Keys(msgspec.Struct, frozen=True, gc=False):
-    """The names of one run's keys."""
+    """The keys of one run in Redis."""
 
     base: str
 
     @property
     def alive(self) -> bytes:
-        """Exists while the driver does."""
+        """The key that exists while the driver is alive."""
         return to_bytes(f"{self.base}:alive")
 
     @property
     def door(self) -> bytes:
-        """The stream of new connections' names."""
+        """The key of the stream with the names of new connections."""
         return to_bytes(f"{self.base}:door")
 
     def up(self, name: bytes) -> bytes:
-        """The stream from the bolt to the spout."""
+        """Return the key of the stream from the bolt to the spout."""
         return to_bytes(self.base) + b":" + name + b":up"
 
     def down(self, name: bytes) -> bytes:
-        """The stream from the spout to the bolt."""
+        """Return the key of the stream from the spout to the bolt."""
         return to_bytes(self.base) + b":" + name + b":down"
 
 
@@ -112,7 +115,7 @@ class RedisDoor(msgspec.Struct, frozen=True, gc=False):
         return ours
 
     def _knock(self, client: Any, name: bytes) -> None:
-        """Say at the door that ``name`` is there."""
+        """Announce the connection ``name`` at the door."""
         problem = ""
         try:
             with client.pipeline(transaction=False) as pipe:
@@ -135,7 +138,7 @@ class RedisDoor(msgspec.Struct, frozen=True, gc=False):
 
 
 class RedisRelay:
-    """A :class:`flowctl.relay_ports.Relay`: the driver's side."""
+    """The driver's side of the relay: a :class:`flowctl.relay_ports.Relay`."""
 
     def __init__(self, url: str, *, prefix: str, spout: tuple[str, int]) -> None:
         """Raises :class:`flowctl.errors.InfrastructureError` if Redis can't be used."""
@@ -184,14 +187,14 @@ class RedisRelay:
             return
         self._is_closed = True
         self._pump.close()
-        # What bolts have not read yet stays until it expires: it may hold the END.
+        # Unread entries stay until they expire, since the END may be among them.
         with contextlib.suppress(*expected()):
             self._client.delete(self.door.keys.alive, self.door.keys.door)
         self._client.close()
 
 
 def relay_of(url: str | None, prefix: str, spout: tuple[str, int]) -> RedisRelay:
-    """Return a new relay; raise :class:`ConfigError` without a URL that bolts could be given."""
+    """Return a new relay; raise :class:`ConfigError` without a URL to give to bolts."""
     if url is None:
         raise ConfigError(
             "listen.via",
@@ -202,7 +205,7 @@ def relay_of(url: str | None, prefix: str, spout: tuple[str, int]) -> RedisRelay
 
 
 class _Doorkeeper:
-    """Lets new connections in, and says that the driver is alive."""
+    """Accepts new connections, and renews the key that shows that the driver is alive."""
 
     def __init__(self, keys: Keys, spout: tuple[str, int]) -> None:
         self._keys = keys
@@ -212,7 +215,8 @@ class _Doorkeeper:
         self.pump: Pump | None = None
 
     def streams(self) -> Mapping[bytes, bytes]:
-        # From its beginning: entries are deleted once read, and a server's clock may go back.
+        # Read from the stream's beginning: entries are deleted once read, and a server's clock may
+        # go back.
         return {self._keys.door: b"0-0"}
 
     def take(self, entries: list[Any]) -> None:
@@ -226,7 +230,7 @@ class _Doorkeeper:
             self._known[name] = None
             if len(self._known) > _GUESTS_MAX:
                 del self._known[next(iter(self._known))]
-            with contextlib.suppress(OSError):  # the listener is closed: the run ends
+            with contextlib.suppress(OSError):  # the listener is closed, as the run ends
                 sock = socket.create_connection(self._spout, timeout=_ACCEPT_TIMEOUT_S)
                 sock.settimeout(None)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -244,7 +248,7 @@ class _Doorkeeper:
 
 
 class _Lookout:
-    """Notices on a worker that the driver is gone."""
+    """Detects on a worker that the driver is gone."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -268,7 +272,7 @@ class _Lookout:
 
 @atexit.register
 def _say_goodbye() -> None:
-    """Let bolts that have ended say so: the driver would notice their silence only later."""
+    """Send ended bolts' last words: else the driver would notice their end only later."""
     until_s = time.monotonic() + _LAST_WORDS_S
     for pump in list(PUMPS):
         pump.await_end(max(until_s - time.monotonic(), 0.0))

@@ -1,7 +1,7 @@
-"""Moves bytes between sockets and streams in Redis: one thread per direction.
+"""Move bytes between sockets and streams in Redis, with one thread per direction.
 
-While Redis is away both threads wait and try again; the sockets stay open and fill up, as those of
-a link that is cut.
+While Redis is unreachable both threads wait and retry; the sockets stay open and fill up, as on a
+cut link.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from flowctl_redis.translated import expected
 
 
 # 32 entries of 32 KiB: at most 1 MiB per direction waits in Redis.  Frames by reference have some
-# hundred bytes, so this is never felt; a writer that is faster than its reader waits.
+# hundred bytes, so they never reach this bound; a writer that is faster than its reader waits.
 CHUNK_BYTES: Final = 32 << 10
 ENTRIES_MAX: Final = 32
-# What nobody reads any more is gone after this long: the run has ended, or a process has died.
+# Lifetime [s] of streams that are no longer read, because the run has ended or a process has died.
 KEY_TTL_S: Final = 60
-# How long the other side's end is awaited after ours.  It takes two round trips.
+# Longest wait for the other side's end after this side's.  It takes two round trips.
 _LINGER_S: Final = 10.0
-_DATA: Final = b"d"  # the field of an entry; empty: the end of this direction
+_DATA: Final = b"d"  # an entry's field; an empty value marks the end of this direction
 
 
 class Duct:
-    """``inbound`` is the key of the stream that is read here, ``outbound`` of the one written.
+    """A socket and its two streams: ``inbound`` and ``outbound`` are their keys.
 
-    :meth:`collect` and :meth:`confirm` are for the thread that writes, :meth:`deliver` for the one
-    that reads.
+    Only the writing thread calls :meth:`collect` and :meth:`confirm`, only the reading one
+    :meth:`deliver`.
     """
 
     def __init__(self, sock: socket.socket, *, inbound: bytes, outbound: bytes) -> None:
@@ -53,7 +53,7 @@ class Duct:
         self._written = 0  # number of the last entry that is confirmed
         self._read = 0  # number of the last entry that was read
         self._ended_at_s: float | None = None  # when the end of the outbound stream was confirmed
-        self._is_deaf = False  # the local side takes no more: what comes is dropped
+        self._is_deaf = False  # the local side is closed: further bytes are dropped
 
     @property
     def has_said_end(self) -> bool:
@@ -62,41 +62,41 @@ class Duct:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do, or the other side does not answer."""
+        """Whether all is done, or the other side doesn't answer."""
         if self._ended_at_s is None:
             return False
         return self.has_heard_end or time.monotonic() - self._ended_at_s > _LINGER_S
 
     @property
     def read_id(self) -> bytes:
-        """The entry after which to read."""
+        """The id of the entry after which to read."""
         return b"0-%d" % self._read
 
     def collect(self) -> None:
-        """Take what the local side sends; the socket is readable."""
+        """Take the bytes that the local side has sent; the socket must be readable."""
         try:
             self.waiting = self.sock.recv(CHUNK_BYTES)
         except OSError:
             self.waiting = b""
 
     def write(self, pipe: Any) -> None:
-        """Add what waits to a pipeline: three commands."""
+        """Add the waiting bytes to a pipeline: three commands."""
         pipe.xadd(self.outbound, {_DATA: self.waiting}, id=b"0-%d" % (self._written + 1))
         pipe.expire(self.outbound, KEY_TTL_S)
         pipe.xlen(self.outbound)
 
     def confirm(self) -> None:
-        """What waits is in Redis."""
+        """Note that the waiting bytes are in Redis."""
         self._written += 1
         if not self.waiting:
             self._ended_at_s = time.monotonic()
         self.waiting = None
 
     def deliver(self, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
-        """Hand ``entries`` to the local side, which may take its time."""
+        """Pass ``entries`` to the local side; may block until it takes them."""
         for entry_id, fields in entries:
             number = int(entry_id.partition(b"-")[2])
-            if number != self._read + 1:  # some are lost: the stream can't go on
+            if number != self._read + 1:  # entries are missing: the stream can't go on
                 self.break_off()
                 return
             self._read = number
@@ -112,7 +112,7 @@ class Duct:
                     self._is_deaf = True
 
     def break_off(self) -> None:
-        """End the connection for the local side; what it says last still goes out."""
+        """End the connection for the local side; bytes that it sent before still go out."""
         self.has_heard_end = True
         self._shutdown(socket.SHUT_RDWR)
 
@@ -128,36 +128,36 @@ class Duct:
 # -- Moves bytes between sockets and streams in Redis ------------------------------------------
 
 
-# How long a read waits in Redis: how late a side that is idle sees that the other has gone.
+# Longest wait of a read in Redis, and so the delay with which an idle side sees that the other one
+# is gone.
 BLOCK_S: Final = 1.0
-# Redis may take this long for an answer; longer than a read waits there.
+# Longest wait for an answer of Redis: more than a read waits there.
 SOCKET_TIMEOUT_S: Final = 5.0
-_LOOK_AT_FULL_S: Final = 0.02  # as often as a reader that is a continent away takes something
-_STOP_S: Final = 1.0  # what is left when a pump is closed goes out within this, or not at all
-_TWICE: Final = "equal or smaller"  # what Redis says of an entry that it has already
+_LOOK_AT_FULL_S: Final = 0.02  # a round trip of a reader on another continent
+_STOP_S: Final = 1.0  # for the last bytes of a closed pump; later ones are dropped
+_TWICE: Final = "equal or smaller"  # in Redis' error for an entry that it already has
 
 _log = ModuleLogger("flowctl.relay")
 
 
 class Watch(Protocol):
-    """What else the reading thread looks after."""
+    """Further streams that the reading thread reads."""
 
     def streams(self) -> Mapping[bytes, bytes]:
-        """Return the streams to read besides those of ducts, each with where to begin."""
+        """Return streams to read besides those of ducts, each with the id to begin after."""
 
     def take(self, entries: list[Any]) -> None:
-        """Handle entries of them; they are deleted afterwards."""
+        """Handle entries of these streams; they are deleted afterwards."""
 
     def look(self, client: Any, *, is_idle: bool) -> bool:
-        """Called after each read (``is_idle``: nothing came); False ends the pump."""
+        """Check after each read (``is_idle``: it returned nothing); False ends the pump."""
 
 
 class Pump:
-    """Serves the ducts that it is given.
+    """Serves ducts until :meth:`close`; with ``ends_alone`` only until the last duct ends.
 
-    It ends by :meth:`close`; with ``ends_alone`` also with its last duct.  ``away_max_s``: for how
-    long Redis may be away before all ducts are given up; ``block_s``: how long a read waits in
-    Redis.  It closes ``client`` at its end.
+    ``away_max_s`` is how long Redis may be unreachable before all ducts are given up, ``block_s``
+    how long a read waits in Redis.  The pump closes ``client`` at its end.
     """
 
     def __init__(
@@ -175,9 +175,9 @@ class Pump:
         self._away_max_s = away_max_s
         self._ends_alone = ends_alone
         self._block_s = block_s
-        #: What was in Redis by then (monotonic) has been handed to the sockets.
+        #: All that was in Redis at this monotonic time has been passed to the sockets.
         self.heard_until_s: float = time.monotonic()
-        self._ducts: dict[bytes, Duct] = {}  # by the key that is read
+        self._ducts: dict[bytes, Duct] = {}  # by the inbound key
         self._full: set[Duct] = set()
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -193,7 +193,7 @@ class Pump:
         ]
 
     def start(self) -> None:
-        """Begin; ducts may be added before and after."""
+        """Start the threads; ducts may be added before and after."""
         for thread in self._threads:
             thread.start()
 
@@ -205,13 +205,13 @@ class Pump:
         self.wake()
 
     def wake(self) -> None:
-        """Make the writing thread look.  Thread-safe."""
+        """Wake the writing thread.  Thread-safe."""
         with contextlib.suppress(OSError):
             self._wake_out.send(b"\0")
 
     @property
     def is_away(self) -> bool:
-        """Whether Redis did not answer the thread that reads when it last asked."""
+        """Whether Redis failed to answer the reading thread's last request."""
         return self._reading.is_away
 
     @property
@@ -220,11 +220,11 @@ class Pump:
         return len(self._ducts)
 
     def await_end(self, timeout_s: float) -> None:
-        """Wait until the pump has written all it has to."""
+        """Wait until the pump has written everything."""
         self._threads[0].join(timeout_s)
 
     def close(self) -> None:
-        """Send what the sockets still hold, then end; takes about a second at most."""
+        """Send the bytes that the sockets still hold, then end; takes a second at most."""
         self._stop_by_s = time.monotonic() + _STOP_S
         self.wake()
         for thread in self._threads:
@@ -233,8 +233,8 @@ class Pump:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # all connections end, which both sides notice
-            if not self._is_over.is_set():  # else its client was closed by the other thread
+        except Exception as error:  # all connections end; both sides notice
+            if not self._is_over.is_set():  # else the other thread has closed the client
                 _log.warning("relay_ended", reason=f"{type(error).__name__}: {error}")
         finally:
             self._is_over.set()
@@ -258,7 +258,7 @@ class Pump:
             self._selector.close()
             self._wake_in.close()
             self._wake_out.close()
-            # The reader waits in Redis for up to a second: this ends its wait.
+            # The reading thread waits in Redis for up to a second: this ends its wait.
             self._client.connection_pool.disconnect(inuse_connections=True)
 
     def _is_done(self) -> bool:
@@ -280,7 +280,7 @@ class Pump:
             duct.collect()
 
     def _push(self, away: _Away) -> None:
-        """Write what was collected; wait while Redis is away."""
+        """Write the collected bytes; wait while Redis is unreachable."""
         while waiting := [duct for duct in self._ducts.values() if duct.waiting is not None]:
             replies = self._pipelined(away, [duct.write for duct in waiting])
             if self._is_over.is_set():
@@ -296,7 +296,7 @@ class Pump:
                     self._full.add(duct)
 
     def _reopen(self, away: _Away) -> None:
-        """Read again from sockets whose stream has been read."""
+        """Read again from sockets whose stream has room again."""
         full = list(self._full)
         if not full:
             return
@@ -307,7 +307,7 @@ class Pump:
                 self._selector.register(duct.sock, selectors.EVENT_READ, duct)
 
     def _pipelined(self, away: _Away, steps: list[Callable[[Any], None]]) -> list[Any]:
-        """Return the replies; [] if Redis is away, after a pause."""
+        """Return the replies; [] after a pause if Redis is unreachable."""
         try:
             with self._client.pipeline(transaction=False) as pipe:
                 for step in steps:
@@ -355,7 +355,7 @@ class Pump:
         wanted = dict(self._watch.streams())
         ducts = list(self._ducts.values())
         wanted.update({duct.inbound: duct.read_id for duct in ducts if not duct.has_heard_end})
-        if not wanted:  # its other direction is about to end
+        if not wanted:  # the other direction is about to end
             self._is_over.wait(_LOOK_AT_FULL_S)
             return []
         with self._client.pipeline(transaction=False) as pipe:
@@ -376,14 +376,14 @@ class Pump:
                     self.wake()
 
     def _forget(self, read: Mapping[bytes, list[bytes]]) -> None:
-        """Delete what was read last; what remains expires."""
+        """Delete the entries read last; any others expire."""
         with contextlib.suppress(*expected()):
             for key, entries in read.items():
                 self._client.xdel(key, *entries)
 
 
 class _Away:
-    """One thread's patience with a server that does not answer."""
+    """Tracks how long a server has not answered one thread."""
 
     def __init__(self, away_max_s: float, is_over: threading.Event) -> None:
         self._away_max_s = away_max_s
@@ -396,7 +396,7 @@ class _Away:
         return self._since_s is not None
 
     def failed(self, error: Exception) -> None:
-        """Pause; give up if it has been away for too long."""
+        """Pause; give up if Redis has been unreachable for too long."""
         now_s = time.monotonic()
         if self._since_s is None:
             self._since_s = now_s
@@ -406,7 +406,7 @@ class _Away:
         self._is_over.wait(next(self._pauses))
 
     def is_back(self) -> None:
-        """It has answered."""
+        """Note that the server has answered."""
         if self._since_s is not None:
             away_s = round(time.monotonic() - self._since_s, 1)
             _log.warning("relay_back", away_s=away_s)

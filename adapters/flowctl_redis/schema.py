@@ -15,11 +15,11 @@ One hash per job; one key, so that every script is atomic, also in a cluster::
 
 A partition's value is the hex of :func:`flowctl.core.positions.encode` (empty for position None), a
 ``|``, and msgpack ``[position, records, [[first, last, records], …], end, mark, checksum]``.  The
-acked ranges begin with those of ``lost``, of -1 - n records each.  The
-checksum is that of all before it (:mod:`flowctl.checksums`); a block has its own behind it.  Older
-versions wrote none, and fewer parts where ``end`` or ``mark`` was None: such values are read.  They
-ignore the parts that they do not know, and drop them when they save.  The hex is what Lua compares;
-it is bytewise ordered as the positions are.  The same checkpoint gives the same bytes, as long as
+ranges begin with the lost ones, each with -1 - n for n lost records.  The checksum covers
+everything before it (:mod:`flowctl.checksums`); a block has its own behind it.  Older versions
+wrote no checksum, and fewer parts where ``end`` or ``mark`` was None: such values are still read.
+Older versions ignore parts that they do not know, and drop them when they save.  Lua compares the
+hex, which sorts bytewise like the positions.  The same checkpoint gives the same bytes, as long as
 there are no blocks.
 
 A partition's state is its ``p:`` field, else its entry in the block with the highest number. A job
@@ -71,7 +71,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _partition_decoder = msgspec.msgpack.Decoder(_Stored)
-_CRC = struct.Struct(">BI")  # msgpack of a number of 32 bits
+_CRC = struct.Struct(">BI")  # a msgpack number of 32 bits
 _UINT32 = 0xCE
 _NO_CRC = len(_encoder.encode(None))
 
@@ -94,7 +94,7 @@ def partition_of(field: bytes) -> str:
 
 
 def encode_partition(name: str, value: PartitionCheckpoint) -> bytes:
-    """Return the field's value; raise :class:`JobError` for a position that can't be stored."""
+    """Return a partition's field; raise :class:`JobError` for a position that can't be stored."""
     acked = acked_of(value)
     stored = _Stored(value.position, value.records, acked, value.end, value.mark)
     try:
@@ -122,7 +122,7 @@ def encode_plan(plan: Plan, next_block: int) -> tuple[list[bytes], list[bytes]]:
     for number, block in plan.blocks.items():
         try:
             for name in block.keys() & plan.changed.keys():
-                _sort_key(block[name].position)  # what a field can't hold, a block must not hold
+                _sort_key(block[name].position)  # blocks must not hold what fields can't
             field = _block_field(number)
             written += (field, encode_block(field, block))
         except (OverflowError, TypeError) as error:
@@ -159,14 +159,14 @@ def decode_checkpoint(key: bytes, fields: Mapping[bytes, bytes]) -> Checkpoint:
 
 
 def decode_held(key: bytes, fields: Mapping[bytes, bytes], *, epoch: int) -> Held:
-    """Return what a job's hash holds; raise :class:`CheckpointCorruptError`.
+    """Return the state in a job's hash; raise :class:`CheckpointCorruptError`.
 
-    ``epoch`` is that of the driver that asks.
+    ``epoch`` is the calling driver's.
     """
     if not fields:
         return Held(epoch, b"0", 0)
     check_schema(key, fields.get(b"schema", b""))
-    decode_epoch(key, fields)  # the fence is made of these two
+    decode_epoch(key, fields)  # these two make the fence
     decode_number(key, fields, "revision")
     loose = {
         partition_of(field): decode_partition(key, field, raw)
@@ -209,7 +209,7 @@ def decode_number(key: bytes, fields: Mapping[bytes, bytes], field: str) -> int:
 
 
 def check_schema(key: bytes, stored: bytes) -> None:
-    """Refuse what another version wrote, or what isn't flowctl's."""
+    """Refuse a hash that an incompatible version wrote, or that isn't flowctl's."""
     if stored in (SCHEMA, SCHEMA_BLOCKS):
         return
     if stored.isdigit():
@@ -229,5 +229,5 @@ def corrupt(key: bytes, problem: str) -> NoReturn:
 
 
 def _sort_key(position: Position | None) -> bytes:
-    # None ("nothing yet") is the empty string: below every position.
+    # The position None ("nothing yet") is the empty string, which sorts below every position.
     return b"" if position is None else encode(position).hex().encode()

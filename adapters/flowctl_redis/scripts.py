@@ -1,4 +1,4 @@
-"""The Lua scripts: read from the package, sent with each call.
+"""The Lua scripts, read from the package and sent with each call.
 
 EVAL rather than EVALSHA: 2 kB a call are negligible, the server compiles a text only once, and
 there is no NOSCRIPT to handle after a restart, a failover or a SCRIPT FLUSH.
@@ -13,7 +13,7 @@ from typing import Any
 
 @cache
 def source(name: str) -> str:
-    """The text of script ``name``, with the common part before it."""
+    """Return the text of script ``name``, with the common part before it."""
     folder = resources.files("flowctl_redis") / "lua"
     return "\n".join(
         (folder / part).read_text(encoding="utf-8") for part in ("common.lua", f"{name}.lua")

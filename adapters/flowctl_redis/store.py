@@ -21,10 +21,10 @@ from flowctl_redis.translated import expected, translate
 from flowctl_redis.url import URL_VARIABLE, checked, is_tls, shown
 
 _Result = TypeVar("_Result")
-_SCAN_COUNT = 1000  # keys looked at per call: some 0.3 ms of the server's time
+_SCAN_COUNT = 1000  # keys scanned per call: some 0.3 ms of the server's time
 _NOTHING: dict[bytes, bytes] = {}
-# Only saves that were given up as lost, but arrive late after all, can come between reading and
-# changing; for a rewind, the saves of a running driver.
+# Tries to change a state that was read.  Only a save that was given up but arrives late can come
+# between, or, for a rewind, the saves of a running driver.
 _TRIES = 5
 
 
@@ -47,7 +47,7 @@ class RedisCheckpointStore:
         url: str | None = None,
         *,
         prefix: str = "flowctl",
-        timeout_s: float = 2.0,  # a save takes 1 ms; the sender must not wait long for the rest
+        timeout_s: float = 2.0,  # a save takes 1 ms; the sender must not wait much longer
         client: Any = None,
     ) -> None:
         if not prefix or "{" in prefix:
@@ -64,13 +64,13 @@ class RedisCheckpointStore:
                 remedy="Give redis://host:6379/0. Without a server, leave checkpoint= out: then"
                 " checkpoints are files of this machine (flowctl.FileCheckpointStore).",
             )
-        # "": a client of the caller's
+        # "" with a client of the caller's
         self._url = checked(url) if url is not None and client is None else ""
         self._prefix = prefix
         self._timeout_s = timeout_s
         self._own_client = client
         self._client: Any = client
-        self._held: dict[str, Held] = {}  # under the save lock: of the jobs that are ours
+        self._held: dict[str, Held] = {}  # under the save lock: states of this driver's jobs
         self._acquired: dict[str, int] = {}  # their epochs
         self._connect_lock = threading.Lock()
         self._save_lock = threading.Lock()
@@ -80,19 +80,19 @@ class RedisCheckpointStore:
 
     @property
     def address(self) -> str:
-        """Where the checkpoints are, for people; without secrets."""
+        """The server's address for messages, without secrets."""
         if self._own_client is not None:
             return "a client of the caller's"
         return shown(self._url)
 
     @property
     def place(self) -> str:
-        """Where a run says that its checkpoint is."""
+        """Where the checkpoint is, as a run reports it."""
         return f"Redis at {self.address}"
 
     @property
     def survives(self) -> bool:
-        """Whether what is saved outlives this process: not with fakeredis."""
+        """Whether saved checkpoints outlive this process, unlike those in fakeredis."""
         return not type(self._own_client).__module__.startswith("fakeredis")
 
     def acquire(self, job: str) -> int:
@@ -112,7 +112,7 @@ class RedisCheckpointStore:
             return Checkpoint(dict(held.partitions))
 
     def inspect(self, job: str) -> StoredJob:
-        """Return all that is stored of ``job``, for people."""
+        """Return everything that is stored about ``job``, for display."""
         key, fields = self._key(job), self._fields(job)
         return StoredJob(
             job=job,
@@ -124,10 +124,10 @@ class RedisCheckpointStore:
     def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
         """See :class:`flowctl.ports.CheckpointStore`.
 
-        Sends only what is different from what the server holds: ``checkpoint`` may be all
-        partitions, or those that moved since the last save that succeeded.  It is unknown which of
-        several saves that time out arrive; repeating one is safe, even with more in it.  A server
-        that lost what this object had saved gets it again.
+        Sends only what differs from the server's state: ``checkpoint`` may have all partitions, or
+        only those that moved since the last successful save.  After a time-out it is unknown
+        whether the save arrived; repeating it is safe, even with more partitions.  A server that
+        lost earlier saves of this object gets them again.
         """
         with self._save_lock:
             wanted = checkpoint.partitions
@@ -157,7 +157,7 @@ class RedisCheckpointStore:
     def rewind(self, job: str, partition: str, position: Position | None) -> None:
         """See :class:`flowctl.ports.CheckpointStore`.
 
-        If nothing says how many records were done before that position, their count is 0.
+        If the number of records before that position is unknown, it is stored as 0.
         """
         for _ in range(_TRIES):
             status, detail = self._rewind(job, partition, position)
@@ -199,7 +199,7 @@ class RedisCheckpointStore:
         return to_text(self._reply("lease", self._key(job) + b":lease", arguments)[1][0])
 
     def open_relay(self, spout: tuple[str, int]) -> Relay:
-        """See :class:`flowctl.relay_ports.RelayingStore`.  Not with a ``client`` of your own."""
+        """See :class:`flowctl.relay_ports.RelayingStore`.  It needs a URL, not a ``client``."""
         from flowctl_redis.relay import relay_of
 
         return relay_of(self._url or None, self._prefix, spout)

@@ -1,4 +1,4 @@
-"""What is stored of paced targets, for people: list, read, set, reset."""
+"""The stored state of paced targets, for people: list, read, set, reset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flowctl_redis.url import checked, is_tls, shown
 # See ``lua/pace.lua`` for what is stored. Times are the server's.
 
 
-# An exchange takes 1 ms; workers go on with what they have while it hangs.
+# Time-out of an exchange, which takes 1 ms; while it hangs, workers go on with their permits.
 _EXCHANGE_TIMEOUT_S = 1.0
 # Before the table of a leader: see the end of pace.lua.
 _HEAD, _LEADER_HEAD = 9, 15
@@ -36,7 +36,7 @@ class RedisExchange:
     def __init__(
         self, url: str, target: str, *, prefix: str = "flowctl", client: Any = None
     ) -> None:
-        expected()  # says what is missing now, not in a thread
+        expected()  # raises for a missing package here, not later in a thread
         self._url = checked(url)
         check_options(url)
         self._key = target_key(prefix, target)
@@ -44,11 +44,11 @@ class RedisExchange:
 
     @property
     def address(self) -> str:
-        """Where the workers meet, for people; without secrets."""
+        """The server's address for messages, without secrets."""
         return shown(self._url)
 
     def exchange(self, report: WorkerReport) -> Reply:
-        """Report, and get the lease.
+        """Send the report and return the lease.
 
         Raises :class:`flowctl.errors.InfrastructureError` if Redis can't be reached or refuses.
         """
@@ -68,12 +68,12 @@ class RedisExchange:
         raise fault
 
     def workers(self) -> int:
-        """How many workers have a lease, or had one that nobody has taken back yet."""
+        """The number of workers with a lease, including leases not taken back yet."""
         names = self._connected().hkeys(self._key)
         return sum(name.startswith(b"w:") for name in names)
 
     def close(self) -> None:
-        """Give the connection up; idempotent."""
+        """Close the connection; idempotent."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -87,7 +87,7 @@ class RedisExchange:
 
 
 def target_key(prefix: str, target: str) -> bytes:
-    """The key of a target; the braces keep it on one node, and apart from jobs."""
+    """Return a target's key; the braces keep its keys on one node, and apart from jobs."""
     return to_bytes(f"{prefix}:target:{{{target}}}")
 
 
@@ -168,7 +168,7 @@ def _table_of(reply: list[bytes]) -> Table:
 
 
 def claim_of(worker: str, entry: bytes) -> tuple[Claim, tuple[int, float]]:
-    """What is stored of a worker: its claim, and the permits and rate it was given."""
+    """Return a worker's stored claim, and the permits and the rate that it was given."""
     _, holds, _, goal, rate_goal, *rest = to_text(entry).split("|", 12)
     want, want_rate, weight, in_flight, is_held, resting, told_rate, job = rest
     claim = Claim(
@@ -187,7 +187,7 @@ def claim_of(worker: str, entry: bytes) -> tuple[Claim, tuple[int, float]]:
 
 
 def sums_of(text: bytes) -> Sums:
-    """What is stored of a job's sums, or of all."""
+    """Return the stored sums of a job, or of all jobs."""
     if not text:
         return Sums()
     calls, cost, call_s, refused, failed, waited_s = (float(part) for part in text.split())
@@ -198,14 +198,14 @@ def sums_of(text: bytes) -> Sums:
 
 
 _T = TypeVar("_T")
-_TIMEOUT_S = 5.0  # a person waits
+_TIMEOUT_S = 5.0  # for calls that a person waits for
 _SCAN_COUNT = 1000  # keys per round trip: below a millisecond of the server's time
-# What a target has learned; the sums by job and what was set by hand stay.
+# Fields with what was learned about a target; a reset keeps sums by job and values set by hand.
 _LEARNED = ("limit", "rate", "reason", "total", "mark", "mark_at", "mark_before", "mark_before_at")
 
 
 class RedisTargets:
-    """Reads and writes what workers of paced targets share.  Thread-safe as redis-py is.
+    """Reads and writes the shared state of paced targets.  Thread-safe, as redis-py is.
 
     All calls raise :class:`flowctl.errors.InfrastructureError` if Redis can't be reached.
     """
@@ -216,7 +216,7 @@ class RedisTargets:
         self._client = client
 
     def names(self) -> list[str]:
-        """Return the targets that anybody paced in the last 30 days.  Walks all keys."""
+        """Return the targets that were paced in the last 30 days.  Walks all keys."""
         begin = f"{self._prefix}:target:{{"
         pattern = to_bytes(begin + "*}")
         keys = self._call(
@@ -225,9 +225,9 @@ class RedisTargets:
         return sorted(to_text(key)[len(begin) : -1] for key in keys)
 
     def read(self, target: str) -> StoredTarget:
-        """Return what is known; :class:`ConfigError` for an unknown target.
+        """Return a target's state; :class:`ConfigError` if the target is unknown.
 
-        A limit of 0: it was reset, and nobody has paced it since.
+        A limit of 0 means that the target was reset and not paced since.
         """
         key = target_key(self._prefix, target)
         fields = self._call(lambda client: client.hgetall(key))
@@ -243,7 +243,7 @@ class RedisTargets:
             ) from error
 
     def set(self, target: str, values: Mapping[str, float | None]) -> None:
-        """Set ``min``, ``max`` or ``budget`` by hand; None: as the program says again."""
+        """Set ``min``, ``max`` or ``budget`` by hand; None restores the program's value."""
         self._check(target)
         key = target_key(self._prefix, target)
         gone = [f"set:{name}" for name, value in values.items() if value is None]
@@ -254,11 +254,11 @@ class RedisTargets:
             self._call(lambda client: client.hset(key, mapping=new))
 
     def reset(self, target: str) -> None:
-        """Forget what was learned: workers begin again with a few calls at once."""
+        """Forget what was learned: workers begin again with a few concurrent calls."""
         self._check(target)
         key = target_key(self._prefix, target)
-        self._call(lambda client: client.hincrby(key, "resets", 1))  # the leader sees it
-        if not self._leads_anybody(key):  # the next leader would begin with what is stored
+        self._call(lambda client: client.hincrby(key, "resets", 1))  # the leader sees the reset
+        if not self._leads_anybody(key):  # else the next leader begins with these
             self._call(lambda client: client.hdel(key, *_LEARNED))
 
     def _leads_anybody(self, key: bytes) -> bool:

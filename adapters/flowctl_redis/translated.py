@@ -1,4 +1,4 @@
-"""Translates redis-py's exceptions into flowctl's errors: who must act, and how.
+"""Translate redis-py's exceptions into flowctl's errors, which tell who must act, and how.
 
 The original is never chained: its text or its frames may hold the URL.
 """
@@ -48,7 +48,7 @@ _REPLIES = (
         _NO_RIGHTS,
         _GRANT,
     ),
-    # What a script is not allowed to do; the server puts no code before it.
+    # The error for commands that a script is not allowed to use; the server puts no code before it.
     ("ACL failure in script", _NO_RIGHTS, _GRANT),
     (
         "Too many open files",
@@ -105,8 +105,7 @@ _CODES = {
 
 
 def expected() -> tuple[type[Exception], ...]:
-    """Return redis-py's exception classes for external failures; imports it, or says how to get
-    it."""
+    """Return redis-py's exception classes for external failures; raise if it isn't installed."""
     try:
         from redis.exceptions import RedisError
     except ModuleNotFoundError as error:
@@ -154,7 +153,7 @@ def translate(
 
 
 def _not_connected(error: BaseException, tls: bool) -> tuple[str, str] | None:
-    """Return problem and remedy if no connection is possible until somebody corrects something."""
+    """Return problem and remedy if no connection is possible until a mistake is corrected."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             said = cause.verify_message.rstrip(".")
@@ -171,7 +170,7 @@ def _not_connected(error: BaseException, tls: bool) -> tuple[str, str] | None:
 
 
 def _away(error: Exception, *, timeout_s: float, tls: bool) -> tuple[str, str] | None:
-    """Return problem and remedy if the server is not there, or not for us."""
+    """Return problem and remedy if the server is unreachable, or refuses to serve."""
     from redis import exceptions
 
     if isinstance(error, exceptions.TimeoutError):

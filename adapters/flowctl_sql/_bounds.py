@@ -1,6 +1,6 @@
-"""How long others wait for our connections, and we for them, on any server.
+"""Time limits for waiting: others for our connections, and our connections for theirs.
 
-Why these numbers: docs/adr/0004-covered-spans.md.
+They hold for any server.  Why these numbers: docs/adr/0004-covered-spans.md.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ import os
 import socket
 from typing import Any
 
-# Between two statements of ours there is only Python: some milliseconds.  Long enough for a machine
-# that swaps, short enough that the others go on within 10 s of a freeze.
+# Longest pause of a connection inside a transaction.  Between two of our statements only Python
+# runs, for milliseconds: 5 s suffice for a machine that swaps, and after a freeze the other writers
+# go on within 10 s.
 IDLE_MAX_S = 5.0
-# Shorter, so that those who wait can name the lock's holder before the server ends it.
+# Longest wait for a lock: shorter, so that the waiting writer can name the lock's holder before the
+# server ends the holder.
 LOCK_MAX_S = 4.0
-# PostgreSQL: how often one that waits for a lock looks at who holds it, and how long that one may
-# do nothing between two statements (some milliseconds of Python) before it is ended.  The first is
-# shorter: a writer that was cut off while it waited has given up before it could get the lock.
+# PostgreSQL: a writer that waits for a lock checks its holder every LOCK_LOOK_S, and ends a holder
+# that sent no statement for STALLED_S (usually it takes milliseconds).  The first is shorter: a
+# writer that was cut off while it waited has given up before it could get the lock.
 LOCK_LOOK_S = 0.5
 STALLED_S = 1.0
-# Where all are that slow, they would only end each other.
+# Time between two such ends: if all writers are that slow, they would only end each other.
 END_STALLED_EVERY_S = 30.0
-# For opening a connection, if the URL does not say: more means that the server is unavailable.
+# Longest time to open a connection, if the URL sets none: beyond it the server counts as
+# unavailable.
 CONNECT_MAX_S = 5
-# A peer that answers no probe for this long is gone: 2 s of silence, then one probe a second.
+# A peer that is silent for this long is gone: 2 s without data, then one probe a second.
 GONE_S = 5.0
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 2, 1, 3
 

@@ -1,4 +1,4 @@
-"""Where connections come from.  All can be pickled; connections are opened on the worker."""
+"""Sources of connections.  All of them can be pickled; connections are opened on the worker."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flowctl_sql._sqlite import SqliteFile
 class Opened(NamedTuple):
     """A new connection and how SQL is written for it.
 
-    ``lock_max_s``: how long a write may wait for locks, with looks at who holds them; 0: the
-    database waits by itself.
+    ``lock_max_s`` is how long a write waits for locks, checking their holders meanwhile; 0 if the
+    database itself does the waiting.
     """
 
     connection: Any
@@ -26,9 +26,9 @@ class Opened(NamedTuple):
 
 
 class Database(Protocol):
-    """Opens connections and begins transactions that see what others committed.
+    """Opens connections, and begins transactions that see what others committed.
 
-    ``label`` names it in errors: without a password.
+    ``label`` is its name in errors, without a password.
     """
 
     label: str
@@ -47,9 +47,9 @@ class Database(Protocol):
 
 
 class Direct:
-    """Connections that a user's function opens, with a driver that we know.
+    """Connections that a user's function opens, with a driver that flowctl knows.
 
-    ``timeout_s`` is how long to wait for a lock; None: the default of the database.
+    ``timeout_s`` is how long to wait for a lock; None for the database's default.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Direct:
         return Opened(connection, dialect, lock_max_s)
 
     def begin(self, connection: Any) -> None:
-        """Nothing: a DB-API connection begins a transaction with its first statement."""
+        """Do nothing: a DB-API connection begins a transaction with its first statement."""
 
     def check_table(self, cursor: Any, dialect: Dialect, table: str) -> None:
-        """Nothing: all tables of these databases have transactions."""
+        """Do nothing: all tables of these databases have transactions."""
 
     def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
         return _refusals.is_refusal(error, connected=connected)
@@ -118,14 +118,14 @@ class Sqlite:
         self._file.begin(connection)
 
     def check_table(self, cursor: Any, dialect: Dialect, table: str) -> None:
-        """Nothing: all tables have transactions."""
+        """Do nothing: all tables have transactions."""
 
     def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:
         return _refusals.is_refusal(error, connected=connected)
 
 
 def bound_postgres(connection: Any, timeout_s: float | None) -> float:
-    """Bound how long others wait for this connection, and this one for a lock: return that."""
+    """Bound how long others wait for this connection; return how long it waits for a lock."""
     return _postgres.bound(connection, lock_max_s=LOCK_MAX_S if timeout_s is None else timeout_s)
 
 

@@ -1,4 +1,4 @@
-"""How SQL is written for one connection: parameters, names, and the contents of our own tables."""
+"""SQL as one connection needs it: parameters, names, and the contents of flowctl's own tables."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import msgspec
 
 from flowctl.errors import ConfigError, JobError
 
-# Letters of any language, digits, underscore, and the "$" and "-" and space that real schemas have.
-# No quotes, so nothing can break out of the quoting; no "%", which some drivers interpret.
+# Names of tables: letters of any language, digits, underscore, and "$", "-" and space, which real
+# schemas have.  No quotes, so nothing can break out of the quoting; no "%", which some drivers
+# interpret.
 _NAME = re.compile(r"[^\W\d][\w$ -]{0,127}")
 
-# Of a column, which is quoted as a whole and may be that of a flattened DataFrame ("a.b").  No
-# quotes of any database, no control characters, and nothing that a driver takes for a placeholder.
+# Names of columns, which are quoted as a whole: "a.b" may come from a flattened DataFrame.  No
+# database's quotes, no control characters, and nothing that a driver takes for a placeholder.
 _COLUMN = re.compile(r"""[^"'`\[\]\\%?:\x00-\x1f\x7f]{1,128}""")
 
 _PLACEHOLDERS = {  # {} is the parameter's number
@@ -31,7 +32,7 @@ _PLACEHOLDERS = {  # {} is the parameter's number
 }
 _POSTGRES_DRIVERS = ("psycopg", "psycopg2", "pg8000")
 
-# Our tables for SQLite and PostgreSQL, which both compare text and bytes byte by byte.
+# flowctl's tables in SQLite and PostgreSQL, which both compare text and bytes byte by byte.
 _CREATE = {
     "flowctl_epochs": "(job TEXT NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (job))",
     "flowctl_partitions": "(job TEXT NOT NULL, sink TEXT NOT NULL, part TEXT NOT NULL,"
@@ -42,12 +43,13 @@ _CREATE = {
 }
 OWN_TABLES = tuple(_CREATE)
 
-# If text is compared otherwise (ignoring case or trailing spaces), a name is stored as its readable
+# Databases that ignore case or trailing spaces when they compare get a name as its readable
 # beginning and a digest: 64 + 1 + 32 characters.
 _READABLE_CHARS = 64
 NAME_CHARS = _READABLE_CHARS + 33
-# In hex.  Three names and this make a primary key: (3 * 97 + 400) * 4 bytes of utf8mb4 are below
-# the 3,072 bytes of InnoDB, and at one byte per character below the 900 of SQL Server.
+# Longest stored position, in hex digits.  With three names it makes a primary key: (3 * 97 + 400) *
+# 4 bytes in utf8mb4 are below InnoDB's 3,072 bytes, and one byte per character is below SQL
+# Server's 900.
 POSITION_CHARS = 400
 
 
@@ -58,7 +60,7 @@ def _in_double_quotes(name: str) -> str:
 class Dialect(msgspec.Struct, frozen=True):
     """SQL for SQLite and PostgreSQL; ``name`` is SQLAlchemy's name of the dialect.
 
-    ``has_transactions``: a rollback is known to undo everything, so it need not be tested.
+    ``has_transactions``: a rollback surely undoes everything, so that it isn't tested.
     """
 
     name: str = "sqlite"
@@ -89,8 +91,9 @@ class Dialect(msgspec.Struct, frozen=True):
     def insert(self, table: str, columns: Sequence[str] | None, width: int, rows: int = 1) -> str:
         """Return the statement that inserts ``rows`` rows of ``width`` values.
 
-        Several: only for SQLite, and a row that it can't store rolls the transaction back.  Raises
-        :class:`JobError` for names that are one column to SQLite, which keeps one value.
+        Several rows only with SQLite: there a row that it can't store rolls the transaction back.
+        Raises :class:`JobError` for two names that SQLite takes for the same column, as it would
+        keep only one of the values.
         """
         if columns and self.name == "sqlite":
             _check_differ(columns)
@@ -103,7 +106,8 @@ class Dialect(msgspec.Struct, frozen=True):
         """Return the statement that creates one of our own tables."""
         bytes_type = "BYTEA" if self.name == "postgresql" else "BLOB"
         columns = _CREATE[own_table].format(bytes=bytes_type)
-        # Else SQLite keeps a table and an index: each commit would write a page more.
+        # Otherwise SQLite keeps both a table and an index, and each commit would write one more
+        # page.
         kind = " WITHOUT ROWID" if self.name == "sqlite" else ""
         return f"CREATE TABLE IF NOT EXISTS {own_table} {columns}{kind}"
 
@@ -147,7 +151,7 @@ class PortableDialect(Dialect, frozen=True, kw_only=True):
         return bytes.fromhex(stored)
 
 
-@functools.lru_cache(maxsize=4096)  # some are asked for five times a write
+@functools.lru_cache(maxsize=4096)  # cached: some are needed five times per write
 def _portable_name(name: str) -> str:
     digest = hashlib.sha256(name.encode()).hexdigest()[:32]
     readable = "".join([c if c.isascii() and c.isprintable() else "?" for c in name])
@@ -185,7 +189,7 @@ def checked_columns(columns: Sequence[object], field: str = "columns") -> tuple[
 def _check_differ(columns: Sequence[str]) -> None:
     seen: dict[bytes, str] = {}
     for column in columns:
-        # Of bytes, as SQLite does: "É" and "é" are two.
+        # Lower case for ASCII only, as in SQLite: "É" and "é" are two names.
         other = seen.setdefault(column.encode().lower(), column)
         if other is not column:
             raise JobError(
@@ -208,7 +212,8 @@ def checked_paramstyle(paramstyle: str, driver: str) -> str:
 def dialect_of(connection: Any) -> Dialect:
     """Return the dialect of a connection of sqlite3, psycopg, psycopg2 or pg8000.
 
-    Raises :class:`ConfigError` for others: how they compare text decides what counts as written.
+    Raises :class:`ConfigError` for others, since flowctl must know how a database compares text to
+    know what is written.
     """
     packages = {cls.__module__.partition(".")[0] for cls in type(connection).__mro__}
     if "sqlite3" in packages:

@@ -21,21 +21,21 @@ from flowctl_sql._tables import ddl
 # hold its locks for long, and nobody waits for a lock without a limit.
 
 
-# {} is in whole seconds.  READ COMMITTED: no locks on the gaps between keys, over which writers of
-# different partitions would deadlock, and every statement sees what others committed.
+# {} stands for whole seconds.  READ COMMITTED: no locks on the gaps between keys, over which
+# writers of different partitions would deadlock, and every statement sees what others committed.
 _SETTINGS = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    # Otherwise a value that does not fit is stored as another one: 3000000000 as 2147483647.
+    # Without these modes a value that does not fit is changed: 3000000000 is stored as 2147483647.
     "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_TRANS_TABLES')",
     "SET SESSION innodb_lock_wait_timeout = {lock_s}",
     "SET SESSION lock_wait_timeout = {lock_s}",
-    # For a client that stops in the middle of a message; the default is 30 s.
+    # For a client that stops in the middle of a message; the server's default is 30 s.
     "SET SESSION net_read_timeout = {idle_s}",
 )
-# MySQL has nothing like it: a frozen process is killed by timeout.end_after_s.
+# MySQL lacks such a setting; there ``timeout.end_after_s`` kills a frozen process.
 _MARIADB_SETTINGS = ("SET SESSION idle_transaction_timeout = {idle_s}",)
 
-# A view has no engine, but a definition: '' if the user may not see it.
+# A view has no engine but a definition, which is '' if the user may not see it.
 _KIND = (
     "SELECT t.engine, e.transactions, CONVERT(v.view_definition USING utf8mb4)"
     " FROM information_schema.tables t"
@@ -49,9 +49,9 @@ _IN_A_VIEW = re.compile(r"`([^`]+)`\.`([^`]+)`")
 
 
 def bound(connection: Any, *, lock_max_s: float | None, is_mariadb: bool) -> None:
-    """Tell server and kernel how long to wait for us and for others.
+    """Set the server's and the kernel's limits for waiting.
 
-    ``lock_max_s`` is rounded up to whole seconds, at least 1; None: 4 s.
+    ``lock_max_s`` is rounded up to whole seconds, at least 1; None stands for 4 s.
     """
     lock_s = max(1, math.ceil(LOCK_MAX_S if lock_max_s is None else lock_max_s))
     cursor = connection.cursor()
@@ -65,9 +65,9 @@ def bound(connection: Any, *, lock_max_s: float | None, is_mariadb: bool) -> Non
 
 
 def check_engine(cursor: Any, dialect: Dialect, table: str) -> None:
-    """Raise :class:`ConfigError` if ``table`` can't be rolled back, as with MyISAM.
+    """Raise :class:`ConfigError` if writes to ``table`` can't be rolled back, as with MyISAM.
 
-    Nor the tables behind it, if it is a view whose definition the user may see.
+    For a view whose definition the user may see, the tables behind it are checked.
     """
     schema, _, name = table.rpartition(".")
     waiting: list[tuple[str | None, str]] = [(schema or None, name)]
@@ -102,11 +102,11 @@ except ImportError:
     raise MissingExtraError("url", "SQLAlchemy", "sql") from None
 
 
-# Which of our extras provides a driver.
+# The extra of flowctl that provides each driver.
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
-# What pip calls a driver whose module has another name.
+# The package of each driver whose module has another name.
 _PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
-# Drivers whose connect() has an argument of this name.
+# The connect() argument for the time-out of each driver that has one.
 _WITH_CONNECT_TIMEOUT = ("psycopg", "psycopg2", "pymysql", "mysqldb")
 _MYSQL = ("mysql", "mariadb")
 
@@ -115,8 +115,8 @@ class Engine:
     """Any database that SQLAlchemy has a dialect for.
 
     SQLAlchemy reads the URL, finds and sets up the driver, quotes names and writes the DDL of our
-    own tables.  Rows and ledger go through the driver's own connection.  There is no pool: a sink
-    keeps one connection per thread.  ``connect``, if given, opens connections instead of
+    own tables.  Rows and ledger go through the driver's own connection.  Connections are not
+    pooled: a sink keeps one per thread.  ``connect``, if given, opens connections instead of
     SQLAlchemy.
     """
 
@@ -135,7 +135,7 @@ class Engine:
         self._file: SqliteFile | None = None
         if self._url.get_backend_name() == "sqlite":
             self._url, self._file = _sqlite_file(self._url, timeout_s, synchronous)
-        self._engine()  # so that a missing driver is found here, before the run
+        self._engine()  # finds a missing driver here, before the run
 
     def connect(self) -> Opened:
         engine = self._engine()
@@ -158,7 +158,7 @@ class Engine:
         if dialect.name in _MYSQL:
             is_mariadb = bool(getattr(dialect, "is_mariadb", False))
             bound(connection, lock_max_s=self._timeout_s, is_mariadb=is_mariadb)
-        return 0.0  # these name no holder: they wait by themselves
+        return 0.0  # these databases wait by themselves and name no holder of a lock
 
     def begin(self, connection: Any) -> None:
         if self._file is not None:
@@ -199,7 +199,7 @@ def _parsed(url: str) -> URL:
     except ImportError as error:
         raise _missing(error, "") from None
     except (sqlalchemy.exc.ArgumentError, ValueError) as error:
-        # A ValueError quotes what it took for a port, which may be part of the password.
+        # A ValueError quotes the text that it took for a port, which may be part of the password.
         why = "its port is not a number" if isinstance(error, ValueError) else error
         raise ConfigError(
             "url",
@@ -221,7 +221,7 @@ def _missing(error: ImportError, driver: str) -> ConfigError:
     if missing in _EXTRAS:
         return MissingExtraError("url", missing, _EXTRAS[missing])
     remedy = f"Run: pip install {_PACKAGES.get(missing, missing)}"
-    if missing == "MySQLdb":  # what mysql:// and mariadb:// stand for
+    if missing == "MySQLdb":  # the default driver of mysql:// and mariadb://
         remedy = f"Write mysql+pymysql://… (pip install 'flowctl-spark[mysql]'). Or: {remedy[5:]}"
     return ConfigError("url", f"the driver {missing} is not installed.", remedy=remedy)
 
@@ -239,11 +239,11 @@ def _sqlite_file(
 
 
 def _raw(engine: sqlalchemy.Engine) -> Any:
-    """Return a connection of the driver itself, which nobody else uses."""
+    """Return a connection of the driver itself, used by nothing else."""
     try:
         proxied = engine.raw_connection()
     except sqlalchemy.exc.DBAPIError as error:
-        raise (error.orig or error) from error  # refusals are recognised by the driver's own errors
+        raise (error.orig or error) from error  # is_refusal recognises the driver's own errors
     proxied.detach()
     return proxied.dbapi_connection
 

@@ -1,4 +1,4 @@
-"""How rows get into the user's table: the driver's executemany, and what it says they became."""
+"""Insert rows into the user's table with executemany, and compare the driver's row counts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from flowctl_sql._upsert import OnConflict
 # -- Rows that a table drops without an error: told once, as they count as written -------------
 
 
-# Drivers whose ``rowcount`` after an executemany is that of all rows; psycopg2's is the last row's.
+# Drivers whose ``rowcount`` after an executemany counts all rows; psycopg2 counts the last one.
 _COUNTING: Final = frozenset({"psycopg", "sqlite3"})
 _VIEW: Final = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)"
 
 
 def _driver_of(cursor: Any) -> str:
-    """Return the package that a cursor is of."""
+    """Return the driver's package that a cursor comes from."""
     return type(cursor).__module__.partition(".")[0]
 
 
@@ -32,7 +32,7 @@ class RowCounts:
     def __init__(self, table: str, database: str) -> None:
         self._table = table
         self._database = database
-        self._counts = False  # whether the database ever said that it stored one
+        self._counts = False  # whether the database ever reported a stored row
         self._is_told = False
 
     def note(self, cursor: Any, given: int, stored: int) -> None:
@@ -45,7 +45,7 @@ class RowCounts:
         if not 0 <= stored < given:
             return
         self._is_told = True
-        # What a trigger hands on from a view, SQLite does not count.
+        # SQLite doesn't count rows that a view's trigger passes on.
         if self._counts or driver != "sqlite3" or not self._is_view(cursor):
             self._tell(given, stored)
 
@@ -73,11 +73,13 @@ class RowCounts:
 # -- How rows get into the user's table --------------------------------------------------------
 
 
-# Of one statement with SQLite.  More rows save nothing: rows of one column took .41 of the CPU time
-# with 10, .32 with 50 and .31 with 100.  999 is what SQLite takes before 3.32.
+# Limits of one statement with SQLite.  More rows save nothing: rows of one column took .41 of the
+# CPU time with 10 per statement, .32 with 50 and .31 with 100.  SQLite before 3.32 takes at most
+# 999 values.
 _ROWS_MAX: Final = 50
 _VALUES_MAX: Final = 999
-# As many as sqlite3 keeps prepared.  Rows with keys of their own could bring any number.
+# Cached statements: as many as sqlite3 keeps prepared.  Dicts with differing keys could need any
+# number.
 _STATEMENTS_MAX: Final = 128
 
 
@@ -93,10 +95,10 @@ class StatementFault(Exception):
 class Inserts:
     """Inserts rows into one table, over one cursor.  Not thread-safe.
 
-    ``joins``: several rows go into one statement, which the table must allow (see
-    :func:`flowctl_sql._sqlite.takes_several`).  ``indexes``: what
-    :meth:`.OnConflict.check_table` returned.  Python gives its lock away at each statement of
-    SQLite, which takes longer than to store a row of a few columns.
+    If ``joins``, several rows go into one statement, which the table must allow (see
+    :func:`flowctl_sql._sqlite.takes_several`).  It saves time because Python releases its global
+    lock at each statement of SQLite, which takes longer than storing a row of a few columns.
+    ``indexes`` is the result of :meth:`.OnConflict.check_table`.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Inserts:
         self._statements: dict[tuple[Any, ...], str] = {}
 
     def insert(self, insert: Insert) -> int:
-        """Insert the rows, which are of equal width; return how many, without those that stay.
+        """Insert the rows, all of equal width; return the number inserted, without kept rows.
 
         Raises :class:`StatementFault`, or what the driver raises for a row.
         """
@@ -150,7 +152,7 @@ class Inserts:
         return stored
 
     def _statement(self, columns: tuple[str, ...] | None, width: int, rows: int) -> str:
-        # Drivers look a statement up by its text: the same object is hashed once.
+        # Drivers look a statement up by its text; one that is the same object is hashed only once.
         key = columns, width, rows
         found = self._statements.get(key)
         if found is None:

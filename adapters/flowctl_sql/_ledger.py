@@ -1,4 +1,4 @@
-"""Which records are already in the table: our own tables, next to the user's.
+"""The ledger of the records already written, in flowctl's own tables next to the user's.
 
 ============================  ======================================================
 ``flowctl_epochs``            the newest driver seen, per job
@@ -9,8 +9,8 @@
 ============================  ======================================================
 
 Positions are stored as :func:`flowctl.core.positions.encode` writes them, so the database sorts
-them as the source does; other databases than SQLite and PostgreSQL hold names and positions as
-docs/adr/0015-sqlalchemy.md says.  All methods run inside the caller's transaction.  Why this is
+them as the source does.  Databases other than SQLite and PostgreSQL hold names and positions in the
+form of docs/adr/0015-sqlalchemy.md.  All methods run inside the caller's transaction.  Why this is
 exact: docs/adr/0004-covered-spans.md.
 """
 
@@ -27,8 +27,8 @@ from flowctl.core.records import Position, Record, Span
 from flowctl.errors import FencedError, UnrunnableError
 from flowctl_sql._dialect import Dialect
 
-# A partition has about this many rows between two merges, besides those in flight; a merge costs
-# about as much as a write, so it adds 2 %.
+# Writes between two merges of a partition's ranges, and so about its rows in the ledger, besides
+# ranges in flight.  A merge costs about as much as a write, so it adds 2 %.
 _MERGE_EVERY_WRITES = 64
 
 _HERE = "job = ? AND sink = ? AND part = ?"
@@ -36,14 +36,14 @@ _COLUMNS = "first_position, last_position, crc"
 
 
 class Range(NamedTuple):
-    """Covered positions, encoded, both ends inclusive."""
+    """A range of covered positions: encoded, both ends inclusive."""
 
     first: bytes
     last: bytes
 
 
 class Ledger:
-    """The statements for one connection and one sink name.  Not thread-safe."""
+    """The ledger of one sink name, over one connection.  Not thread-safe."""
 
     def __init__(self, cursor: Any, dialect: Dialect, sink: str) -> None:
         self._cursor = cursor
@@ -60,7 +60,7 @@ class Ledger:
         return self._cursor
 
     def create(self, table: str) -> None:
-        """Create one of our own tables."""
+        """Create one of flowctl's own tables."""
         self._cursor.execute(self._dialect.create(table))
 
     def _job(self, job: str) -> str:
@@ -75,7 +75,7 @@ class Ledger:
         return stored(new.first), stored(new.last)
 
     def _ranges(self, span: Span, found: Sequence[tuple[Any, Any, Any]]) -> list[Range]:
-        """The ranges in these rows of ``span``'s partition; their checksums must be right."""
+        """Return the ranges in the rows ``found``; raise for a range whose checksum is wrong."""
         encoded = self._dialect.encoded_position
         ranges: list[Range] = []
         for first, last, crc in found:
@@ -89,7 +89,7 @@ class Ledger:
         return ranges
 
     def _crc(self, span: Span, covered: Range) -> int:
-        """The checksum of a range; with its ends' lengths, so that none passes for another's."""
+        """Return the checksum of a range; it includes the lengths of the encoded ends."""
         label = "\0".join((span.job, self._sink, span.partition)).encode()
         return crc32(label, b"%d|%b|%b" % (len(covered.first), *covered))
 
@@ -102,10 +102,10 @@ class Ledger:
         """
         if self._dialect.name == "sqlite":  # BEGIN IMMEDIATE has locked the file
             self._check_epoch(span, self.newest_epoch(span.job))
-            # A count would be a page more to write.
+            # A count would be one more page to write.
             return zlib.crc32(encode(span.first)) % _MERGE_EVERY_WRITES == 0
         here = self._here(span.job, span.partition)
-        # "writes + 1": some drivers count only rows that changed; and the update takes the lock.
+        # "writes + 1": some drivers count only changed rows, and the update takes the lock.
         if not self._run(
             f"UPDATE flowctl_partitions SET writes = writes + 1 WHERE {_HERE}", *here
         ).rowcount:
@@ -144,7 +144,7 @@ class Ledger:
         self._run("INSERT INTO flowctl_partitions VALUES (?, ?, ?, 1)", *here)
 
     def knows(self, span: Span) -> bool:
-        """Whether the partition of ``span`` was ever written to."""
+        """Whether anything of the partition of ``span`` was ever written."""
         here = self._here(span.job, span.partition)
         found = self._run(f"SELECT writes FROM flowctl_partitions WHERE {_HERE}", *here)
         return found.fetchone() is not None
@@ -158,9 +158,9 @@ class Ledger:
     def covered(self, span: Span) -> list[Range]:
         """Return the covered ranges that touch ``span``, in order.
 
-        Raises :class:`UnrunnableError` if one of them was merged beyond ``span.section``: then
-        nobody knows which rows were written at these positions.  The first call for a partition
-        looks at all its ranges, and raises it if one is damaged: that might touch the span too.
+        Raises :class:`UnrunnableError` if one of them was merged beyond ``span.section``: then it
+        is unknown which rows were written at these positions.  The first call for a partition
+        checks all its ranges and raises for a damaged one too, since it might touch the span.
         """
         here = self._here(span.job, span.partition)
         if here not in self._looked_at:
@@ -181,7 +181,7 @@ class Ledger:
         return ranges
 
     def cover(self, span: Span, touching: Sequence[Range]) -> None:
-        """Remember ``span``; ``touching`` is what :meth:`covered` returned for it."""
+        """Note ``span`` as covered; ``touching`` is the result of :meth:`covered` for it."""
         new = Range(encode(span.first), encode(span.last))
         if touching:
             # They share positions with the span, so together they form one range without a gap.
@@ -190,9 +190,9 @@ class Ledger:
             self._replace(span, touching, new)
 
     def merge(self, span: Span) -> None:
-        """Merge the ranges up to ``span.acked_through``: nothing between them can still come.
+        """Merge the ranges up to ``span.acked_through``: no record between them can still come.
 
-        Not over ``span.unsettled``, where something can.
+        Ranges are not joined across ``span.unsettled``, from where records can still come.
         """
         if span.acked_through is None:
             return
@@ -205,7 +205,7 @@ class Ledger:
         self._join_up_to(span, span.acked_through, first)
 
     def _join_up_to(self, span: Span, last: Position, first: Position | None = None) -> None:
-        """Make one range of those that end up to ``last``, and begin from ``first`` on."""
+        """Join the ranges that begin at or after ``first`` and end at or before ``last``."""
         stored = self._dialect.stored_position
         begin = () if first is None else (stored(encode(first)),)
         found = self._run(
@@ -222,7 +222,7 @@ class Ledger:
 
     def _replace(self, span: Span, old: Sequence[Range], new: Range) -> None:
         here = self._here(span.job, span.partition)
-        if old:  # ranges are disjoint and in order: these are all between the outer two
+        if old:  # ranges are disjoint and sorted, so this deletes just ``old``
             self._run(
                 f"DELETE FROM flowctl_spans WHERE {_HERE} "
                 "AND first_position >= ? AND first_position <= ?",
@@ -242,18 +242,12 @@ class Ledger:
         )
 
     def forget(self, job: str) -> bool:
-        """Drop what is remembered about the records of ``job``; the epoch stays.
-
-        False: there was nothing.
-        """
+        """Drop the ranges of ``job`` but not its epoch; return False if there were none."""
         statement = "DELETE FROM flowctl_spans WHERE job = ? AND sink = ?"
         return bool(self._run(statement, *self._here(job, "")[:2]).rowcount)
 
     def forget_above(self, job: str, partition: str, above: Position | None) -> bool:
-        """Drop what is remembered about one partition above a position; None: all of it.
-
-        False: there was nothing.
-        """
+        """Drop a partition's ranges above a position (None: all); False if there were none."""
         here = self._here(job, partition)
         drop = f"DELETE FROM flowctl_spans WHERE {_HERE}"
         if above is None:
@@ -301,7 +295,7 @@ def _merged_since(span: Span) -> UnrunnableError:
 
 
 def not_covered(records: Sequence[Record], touching: Sequence[Range]) -> list[bool]:
-    """Return for each record whether it lies in none of the ranges, which are in order."""
+    """Return for each record whether it lies outside all of the sorted ranges."""
     lasts = [covered.last for covered in touching]
 
     def is_new(key: bytes) -> bool:

@@ -1,9 +1,9 @@
-"""How PostgreSQL is told to treat our connections, and what it is asked about those of others.
+"""Time limits of our PostgreSQL connections, and queries about the holders of locks.
 
 A worker that is frozen or cut off inside a transaction holds the lock of its partition's row, and
-the server would wait for it forever, or until its TCP keepalive ends (two hours).  So each of our
-connections tells the server how long it may be idle in a transaction, and both ends check whether
-the other one is still there.  Why these numbers: docs/adr/0004-covered-spans.md.
+the server would keep the transaction open forever, or until TCP keepalive ends it (two hours).  So
+each of our connections sets a limit for being idle in a transaction, and both ends check that the
+other one is still alive.  Why these numbers: docs/adr/0004-covered-spans.md.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from flowctl_sql._bounds import (
 from flowctl_sql._dialect import Dialect
 
 # psycopg sends an executemany as a pipeline, and the server does not count a client as idle that
-# stops between two of its messages.  A client that freezes exactly there is ended with its process
-# (timeout.end_after_s) or by this (PostgreSQL 17), far above what a tuple should take.
+# stops between two messages of it.  A client that freezes exactly there is ended with its process
+# (timeout.end_after_s), or by this limit (PostgreSQL 17), which is far longer than a tuple should
+# take.
 _TRANSACTION_MAX_S = 300.0
 
-_NAME_BYTES_MAX = 63  # of an application_name (NAMEDATALEN - 1)
+_NAME_BYTES_MAX = 63  # longest application_name (NAMEDATALEN - 1)
 
-# Only settings that the server knows and that are not tighter already; 0 means "no limit".
+# Changes only settings that the server knows and that are not tighter already; 0 means "no limit".
 _BOUND = (
     "SELECT set_config(s.name, w.value, false) FROM pg_settings s JOIN (VALUES {wanted}) "
     "AS w (name, value) ON s.name = w.name "
@@ -49,7 +50,7 @@ _HOLDER = (
     "WHERE p.job = ? AND p.sink = ? AND p.part = ?"
 )
 _HELD_ROW = f"SELECT a.application_name, a.pid, a.state, EXTRACT(EPOCH FROM a.xact_start) {_HOLDER}"
-# Only a writer of ours, and of this user, who may always end their own sessions.
+# Ends only one of our writers, and of this database user: a user may always end their own sessions.
 _END_STALLED = (
     f"SELECT a.application_name, pg_terminate_backend(a.pid) {_HOLDER} "
     "AND a.state = 'idle in transaction' AND starts_with(a.application_name, 'flowctl/') "
@@ -65,8 +66,8 @@ _COLUMNS = (
     "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
 _LOCK_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"
-# Nobody can see a row that another transaction is about to add, nor the locks on rows of the user's
-# table.  Then name the session that has been active there longest, which is a guess.
+# Rows that another transaction is about to add can't be seen, nor can the locks on rows of the
+# user's table.  So this guesses: it names the session that has been active there longest.
 _OLDEST = (
     "SELECT a.application_name, a.pid, a.state, EXTRACT(EPOCH FROM a.xact_start) "
     "FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.granted "
@@ -77,10 +78,10 @@ _OLDEST = (
 
 
 def bound(connection: Any, *, lock_max_s: float) -> float:
-    """Tell server and kernel how long to wait for us and for others.  Leaves no transaction.
+    """Set the server's and the kernel's limits for waiting.  Leaves no transaction open.
 
-    Returns how long a write may wait for locks: ``lock_max_s``, or less if the session says so.
-    The server waits ``LOCK_LOOK_S`` at once.
+    Returns how long a write may wait for locks: ``lock_max_s``, or less if the session's own limit
+    is less.  A single wait at the server lasts ``LOCK_LOOK_S``.
     """
     wanted = {
         "idle_in_transaction_session_timeout": int(IDLE_MAX_S * 1000),
@@ -92,7 +93,7 @@ def bound(connection: Any, *, lock_max_s: float) -> float:
         "tcp_keepalives_count": PROBES,
     }
     values = ", ".join([f"('{name}', '{value}')" for name, value in wanted.items()])
-    logging.getLogger("psycopg").addFilter(_is_news)  # once, however often it is added
+    logging.getLogger("psycopg").addFilter(_is_news)  # it is added only once
     cursor = connection.cursor()
     try:
         cursor.execute(_LOCK_TIMEOUT)
@@ -111,7 +112,7 @@ def bound(connection: Any, *, lock_max_s: float) -> float:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line of psycopg's log is more than an echo of the error that it raises itself."""
+    """Whether a line of psycopg's log tells more than the error that psycopg raises with it."""
     return not str(record.msg).startswith("error ignored terminating")
 
 
@@ -134,7 +135,7 @@ def introduce(connection: Any, dialect: Dialect, name: str) -> None:
 def holder(
     connection: Any, dialect: Dialect, *, job: str, sink: str, partition: str, table: str
 ) -> str:
-    """Return who holds the lock that we could not get.  Call it outside any transaction."""
+    """Return the holder of the lock that our write didn't get.  Call it outside any transaction."""
     cursor = connection.cursor()
     try:
         cursor.execute(dialect.fill(_HELD_ROW), (job, sink, partition))
@@ -154,8 +155,8 @@ def end_stalled(
 ) -> str | None:
     """End the writer that holds the lock of ``partition`` if it has stalled; return its bolt.
 
-    Nothing of its transaction stays.  If it is only slow, its write is refused and it connects
-    again.  Call it outside any transaction.
+    The writer's transaction is rolled back.  If the writer was only slow, its write is refused and
+    it connects again.  Call this outside any transaction.
     """
     cursor = connection.cursor()
     try:

@@ -1,7 +1,9 @@
-"""Which errors say "not now" instead of "not these records".  Pure, except for reading /proc.
+"""Tell errors that mean "not now" from errors that mean "not these records".
 
-Nothing is wrong with the records if a database is unavailable, full, locked or starting: the write
-is refused (:class:`flowctl.errors.RetryLater`), and the same records will succeed later.
+Pure, except for reading /proc.
+
+If a database is unavailable, full, locked or starting, the records are not at fault: the write is
+refused (:class:`flowctl.errors.RetryLater`), and the same records will succeed later.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from flowctl.failure.tables import (
 LOCKED_STATE = "55P03"
 _CANCELED_STATE = "57014"  # statement_timeout, or an administrator
 
-# About the statement.  Not all of class 42: "datatype mismatch" may be due to one row's value.
+# SQLSTATEs of faults in the statement itself.  Not all of class 42: "datatype mismatch" may be due
+# to one row's value.
 _STATEMENT_STATES = (
     "3F000",  # no such schema
     "42501",  # no right to write there
@@ -36,7 +39,8 @@ _STATEMENT_STATES = (
     "428C9",  # a column that is always generated
     "42P10",  # no unique index on the key
 )
-# SQLite has one code for all of these and for errors of functions, which depend on the row.
+# SQLite has one code for all of these errors, and also for errors of functions, which depend on the
+# row.
 _SQLITE_STATEMENT = re.compile(
     r"no such (table|column)|has no column named|syntax error|incomplete input|values for \d+ col"
     r"|has \d+ columns but|cannot (modify|insert into|UPSERT)|does not match any PRIMARY KEY",
@@ -65,7 +69,7 @@ _WAL_WRITE_LOCK = 120  # the byte of FILE-shm that is locked (sqlite.org/walform
 
 
 def is_locked(error: BaseException) -> bool:
-    """Whether it says that another connection holds a lock."""
+    """Whether ``error`` means that another connection holds a lock."""
     if isinstance(error, sqlite3.OperationalError):
         return sqlite_code_of(error) in (SQLITE_BUSY, SQLITE_LOCKED)
     return sqlstate_of(error) == LOCKED_STATE
@@ -77,30 +81,30 @@ def is_deadlock(error: BaseException) -> bool:
 
 
 def is_canceled(error: BaseException) -> bool:
-    """Whether the server ended the statement, as it took too long or somebody asked for it."""
+    """Whether the server cancelled the statement, because it took too long or on request."""
     if _package(error) in MYSQL_DRIVERS:
         return mysql_number(error) in _MYSQL_CANCELED
     return sqlstate_of(error) == _CANCELED_STATE
 
 
 def is_refusal(error: BaseException, *, connected: bool = True) -> bool:
-    """Whether the same records may succeed later.  ``connected``: the connection still exists."""
+    """Whether the same records may succeed later; ``connected``: the connection still exists."""
     meaning = meaning_alone(error)
     if meaning is not None:
         return meaning.is_refusal
-    if connected:  # on one that worked, a file that can't be written is the disk's fault
+    if connected:  # it worked before: a file that can't be written is the disk's fault
         return isinstance(error, sqlite3.Error) and sqlite_code_of(error) in _SQLITE_LOST
     names = {cls.__name__ for cls in type(error).__mro__}
     return "InterfaceError" in names and _package(error) in POSTGRES_DRIVERS
 
 
 def is_of_a_driver(error: BaseException) -> bool:
-    """Whether a driver raised it: PEP 249 gives each a class of this name and no common parent."""
+    """Whether a driver raised ``error``: by PEP 249 its base class is called ``Error``."""
     return any(cls.__name__ == "DatabaseError" for cls in type(error).__mro__)
 
 
 def is_statement_fault(error: BaseException) -> bool:
-    """Whether it is about the statement itself, such as an unknown column, and not about a row."""
+    """Whether ``error`` is about the statement itself (an unknown column), not about a row."""
     if isinstance(error, sqlite3.OperationalError):
         return bool(_SQLITE_STATEMENT.search(str(error)))
     if _package(error) in MYSQL_DRIVERS:
@@ -109,13 +113,13 @@ def is_statement_fault(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException, label: str) -> str:
-    """Return what the database, called ``label``, said, in one line."""
+    """Return the error of the database, called ``label``, in one line."""
     text = " ".join(str(error).split())[:_REASON_CHARS_MAX]
     return f"{label} can't take it now: {text or type(error).__name__}"
 
 
 def remedy_of(error: BaseException) -> str:
-    """Return what to check if no connection could be opened, and waiting will not help."""
+    """Return what to check if no connection could be opened and waiting won't help."""
     if _TLS.search(str(error)):
         return (
             "Check the options for TLS in the URL or connect= (PostgreSQL: sslmode, sslrootcert),"

@@ -1,4 +1,4 @@
-"""From what ``process`` passes in to parameters of an INSERT, record by record.  Pure."""
+"""Turn the rows that ``process`` passes in into parameters of an INSERT. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHAPES = "None for a record without a row, a dict or tuple for one, a list of t
 
 
 class Insert(NamedTuple):
-    """Rows that one statement inserts; ``columns`` None: all of the table, in its order."""
+    """Rows for one statement; ``columns`` None stands for all of the table, in its order."""
 
     columns: tuple[str, ...] | None
     rows: Sequence[Params]
@@ -32,9 +32,9 @@ class Insert(NamedTuple):
 class Prepared(msgspec.Struct, frozen=True):
     """All rows of a batch as parameters, in order.
 
-    ``counts[i]`` is how many of them belong to record ``i``; None: one each.  ``shapes`` are the
-    columns of each row; None: all rows have ``columns``.  Tuples may still have more or fewer
-    values than the first one has: see :meth:`refuse_widths`.
+    ``counts[i]`` is the number of rows of record ``i``; ``counts`` None: one row per record.
+    ``shapes`` are the columns of each row; None: all rows have ``columns``.  Tuples may still be
+    longer or shorter than the first one: see :meth:`refuse_widths`.
     """
 
     rows: Sequence[Params]
@@ -48,7 +48,7 @@ class Prepared(msgspec.Struct, frozen=True):
         key: Sequence[str] | None = None,
         plain_text: Set[str] = frozenset(),
     ) -> list[Insert]:
-        """Return the rows by their columns, of the records ``i`` for which ``wanted[i]`` is true.
+        """Return the rows of records ``i`` with ``wanted[i]`` true, grouped by their columns.
 
         A column that a row lacks is left to the database: its default, or NULL.  With a ``key``
         (empty: of any index, which leaves rows as they came)
@@ -74,7 +74,7 @@ class Prepared(msgspec.Struct, frozen=True):
         return [Insert(*each) for each in grouped.items()]
 
     def rows_of(self, record: int) -> int:
-        """How many rows belong to a record."""
+        """Return the number of rows that belong to each record."""
         return 1 if self.counts is None else self.counts[record]
 
     def _of_rows(self, wanted: Sequence[bool]) -> Iterable[bool]:
@@ -83,9 +83,9 @@ class Prepared(msgspec.Struct, frozen=True):
         return list(chain.from_iterable(map(repeat, wanted, self.counts)))
 
     def as_python(self, batch: Batch, dialect: str) -> Prepared:
-        """Return the same with numpy's and pandas' values as Python's own.
+        """Return a copy with numpy's and pandas' values as Python's own.
 
-        Raises :class:`JobError` that names what the driver of ``dialect`` would change.
+        Raises :class:`JobError` that names a value which the driver of ``dialect`` would change.
         """
         try:
             rows = as_python(self.rows, dialect)
@@ -94,9 +94,9 @@ class Prepared(msgspec.Struct, frozen=True):
         return self if rows is self.rows else msgspec.structs.replace(self, rows=rows)
 
     def as_json(self, table: Sequence[str], columns: Set[str]) -> Prepared:
-        """Return the same with JSON for dicts, lists and Rows in ``columns``.
+        """Return a copy with JSON for dicts, lists and Rows in ``columns``.
 
-        ``table`` are the table's columns.
+        ``table`` has the table's columns.
         """
         shapes = self.shapes or [self.columns or tuple(table)] * len(self.rows)
         places = {
@@ -111,7 +111,7 @@ class Prepared(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, rows=rows)
 
     def unfit(self, batch: Batch, unfit: Unfit) -> JobError:
-        """Return the error that names record and column of a value of :attr:`rows`."""
+        """Return the error that names the record and the column of an unfit value."""
         columns = self.shapes[unfit.row] if self.shapes is not None else self.columns
         column = f"column {columns[unfit.at]}" if columns else f"value {unfit.at + 1}"
         place = _place(batch, self._record_of(unfit.row, batch))
@@ -122,15 +122,15 @@ class Prepared(msgspec.Struct, frozen=True):
         return next(record for record, end in enumerate(ends) if row < end)
 
     def refuse_widths(self, batch: Batch) -> None:
-        """Raise :class:`JobError` that names the first row with more or fewer values."""
+        """Raise :class:`JobError` for the first row with more or fewer values than the others."""
         if self.rows and self.shapes is None and not _are_equal(map(len, self.rows), self.rows):
             _of_any_shape(self.rows, batch, self.columns)
 
     def refuse_keyless(self, batch: Batch, key: Sequence[str]) -> None:
-        """Raise :class:`JobError` that names the first row in which a column of ``key`` is missing.
+        """Raise :class:`JobError` for the first row without a value in a column of ``key``.
 
-        Or NULL, which is equal to nothing: such a row would be added each time.  Raises
-        :class:`UnrunnableError` for tuples of which nobody said what their columns are.
+        NULL is equal to nothing, so such a row would be added each time.  Raises
+        :class:`UnrunnableError` for tuples whose columns weren't given.
         """
         if not self.rows:
             return
@@ -155,13 +155,13 @@ class Prepared(msgspec.Struct, frozen=True):
         )
 
     def refuse_nan(self, batch: Batch, table: Sequence[str], numbers: Set[str]) -> None:
-        """Raise :class:`JobError` that names the first NaN: SQLite would store NULL.
+        """Raise :class:`JobError` for the first NaN: SQLite would store NULL.
 
-        ``table`` are the table's columns; only those in ``numbers`` are looked at.  Both are in
-        lower case.
+        ``table`` has the table's columns; only those in ``numbers`` are checked.  Both are in lower
+        case.
         """
         for columns, rows in self.inserts():
-            # Rows that are shorter than the table: the database will say so.
+            # The database itself rejects rows that are shorter than the table.
             for index, column in enumerate((columns or table)[: len(rows[0])]):
                 if column.lower() in numbers:
                     values = [row[index] for row in rows]
@@ -182,8 +182,8 @@ def prepare(
 ) -> Prepared:
     """Check and convert the rows; ``columns`` None: the keys of each dict.
 
-    Raises :class:`JobError` that names the record, and :class:`UnrunnableError` if there is not one
-    item for each: that is the program's fault, and no record's.
+    Raises :class:`JobError` that names the record, and :class:`UnrunnableError` if the number of
+    items isn't that of the records: that is the program's fault, not a record's.
     """
     if len(listed) != len(batch):
         raise UnrunnableError(
@@ -195,7 +195,7 @@ def prepare(
 
 
 def none_fits(listed: Sequence[Any], columns: tuple[str, ...] | None) -> bool:
-    """Whether each row is a tuple with more or fewer values than there are ``columns``."""
+    """Whether no row fits: each is a tuple whose length differs from that of ``columns``."""
     rows = [row for row in listed if row is not None]
     return columns is not None and all(
         isinstance(row, tuple) and len(row) != len(columns) for row in rows
@@ -205,7 +205,7 @@ def none_fits(listed: Sequence[Any], columns: tuple[str, ...] | None) -> bool:
 def _of_one_shape(listed: Sequence[Any], columns: tuple[str, ...] | None) -> Prepared | None:
     """Convert rows that are one tuple, or one dict, per record; None for anything else.
 
-    Checks with countOf and map: row by row, Python took as long as SQLite does to insert a row of
+    It checks with countOf and map: a loop in Python took as long per row as SQLite takes to insert
     100 B.  Widths of tuples are left to :meth:`Prepared.refuse_widths`.
     """
     kind = type(listed[0]) if listed else None
@@ -220,13 +220,13 @@ def _of_one_shape(listed: Sequence[Any], columns: tuple[str, ...] | None) -> Pre
         if len(columns) == len(listed[0]):
             try:
                 return Prepared(_values_of(listed, columns), columns)
-            except KeyError:  # the slow path says which record's
+            except KeyError:  # the slow path finds the record
                 return None
     return None
 
 
 def _are_equal(found: Iterator[object], of: Sequence[object]) -> bool:
-    """Whether ``found``, one for each of ``of``, are equal."""
+    """Whether all of ``found``, as many as ``of`` has items, are equal."""
     first = next(found)
     return countOf(found, first) == len(of) - 1
 
@@ -302,7 +302,7 @@ def _place(batch: Batch, index: int) -> str:
 
 def _has_nan(values: Sequence[Any]) -> bool:
     try:
-        return any(map(ne, values, values))  # nothing else differs from itself
+        return any(map(ne, values, values))  # only NaN differs from itself
     except (TypeError, ValueError):  # arrays, which compare value by value
         return any(math.isnan(value) for value in values if isinstance(value, float))
 
@@ -312,7 +312,7 @@ class _BadRow(Exception):
 
 
 class _Converter:
-    """Converts row by row; ``shapes`` are the columns of the rows so far, if they are known."""
+    """Converts row by row; ``shapes`` are the columns of the rows so far, if known."""
 
     def __init__(self, several: Sequence[Sequence[Row]], columns: tuple[str, ...] | None) -> None:
         first = next((row for group in several for row in group), ())

@@ -35,17 +35,16 @@ from flowctl_sql._sqlite import columns_of, takes_several
 from flowctl_sql._upsert import OnConflict
 from flowctl_sql._values import unfit_of
 
-# Another connection adds the same first row once in a partition's life; two more tries are a
-# margin.
+# Tries to add a partition's first row: another connection can be first only once in a partition's
+# life, and two more tries are a margin.
 _FIRST_ROW_TRIES = 3
 
 
 class WriteResult(NamedTuple):
-    """What a write did: rows ``written``, and records ``skipped`` because an earlier attempt wrote
-    them.
+    """Rows ``written``, and records ``skipped`` because an earlier attempt wrote them.
 
-    With ``mode="ignore"`` rows that the table had and kept are not counted as written, where the
-    driver says how many these are (sqlite3 and psycopg do).
+    With ``mode="ignore"``, rows that the table already had are not counted as written, if the
+    driver reports their number (sqlite3 and psycopg do).
     """
 
     written: int
@@ -66,8 +65,8 @@ class Session:
         connection, dialect, self.lock_max_s = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
         self.is_unused: bool = True  # nothing was written yet
-        self.skipped_at: set[int] = set()  # records of the last batch that are there already
-        # Not beyond the batch's own life: rows that lie about are twice the memory, and writing the
+        self.skipped_at: set[int] = set()  # in the last batch: already written
+        # Rows are dropped with their batch: keeping them would double the memory, and writing the
         # next ones took 3 % more CPU.
         self._written: WeakKeyDictionary[Batch, Prepared] = WeakKeyDictionary()
         self._database = database
@@ -97,15 +96,15 @@ class Session:
         return not self._broken
 
     def close(self) -> None:
-        """Close the connection, whatever state it is in."""
+        """Close the connection, whatever its state; never raises."""
         self._broken = True
         try:
             self.connection.close()
-        except Exception:  # it is abandoned; why it does not close helps nobody
+        except Exception:  # it is given up anyway: the reason would help nobody
             return
 
     def introduce(self, job: str, bolt: str) -> None:
-        """Name the connection after job and bolt, so that the server can tell others who we are."""
+        """Name the connection after job and bolt, for other writers that wait for it."""
         if self._is_postgres:
             name = _postgres.name_of(job, bolt)
             if name != self._introduced:
@@ -117,7 +116,7 @@ class Session:
                 self._introduced = name
 
     def refusal(self, error: Exception, batch: Batch) -> RetryLater:
-        """Return the refusal for an error that says "not now"; it names who holds the lock."""
+        """Return the refusal for an error that means "not now"; it names the lock's holder."""
         if isinstance(error, RetryLater):
             return error
         if not (self._is_postgres and is_locked(error) and self.usable):
@@ -132,7 +131,7 @@ class Session:
                 partition=partition,
                 table=self._table,
             )
-        except Exception:  # it only explains: what happened is known
+        except Exception:  # this look-up only explains the refusal
             self.close()
             who = "is locked"
         return RetryLater(f"partition {partition!r} of the sink {self._sink!r} {who}")
@@ -151,7 +150,8 @@ class Session:
     def write_alone(self, prepared: Prepared, batch: Batch) -> WriteResult:
         """Write ``batch`` in a transaction of its own, waiting for locks within their limit.
 
-        A writer that has stalled with the lock of this partition (frozen, or cut off) is ended.
+        A writer that holds the lock of this partition but has stalled (frozen, or cut off) is
+        ended.
         """
         by_s = time.monotonic() + self.lock_max_s
         while True:
@@ -177,7 +177,7 @@ class Session:
                 sink=self._sink,
                 partition=span.partition,
             )
-        except Exception:  # no right to, or no connection: the next try says so
+        except Exception:  # not permitted, or no connection: the next try reports it
             return
         if ended is not None:
             self._end_stalled_at_s = now_s + END_STALLED_EVERY_S
@@ -192,15 +192,15 @@ class Session:
             self.close()
 
     def has_written(self, batch: Batch) -> bool:
-        """Whether ``batch`` was written before."""
+        """Whether ``batch`` was already written over this connection."""
         return batch in self._written
 
     def repeats(self, batch: Batch, prepared: Prepared) -> bool:
-        """Whether ``batch`` was written before with other rows: the second would be lost."""
+        """Whether ``batch`` was written before with other rows: then these would be lost."""
         return self.has_written(batch) and self._written[batch] != prepared
 
     def note_written(self, batch: Batch, prepared: Prepared) -> None:
-        """``batch`` is committed with these rows."""
+        """Note that ``batch`` is committed with these rows."""
         self.is_unused = False
         self._written[batch] = prepared
 
@@ -221,25 +221,25 @@ class Session:
             self.ledger.cover(part, touching if part is batch.span else self.ledger.covered(part))
         if merges:
             self.ledger.merge(batch.span)
-        batch.check_in_time()  # last: the next step commits
+        batch.check_in_time()  # last: the commit follows
         return WriteResult(written, len(self.skipped_at))
 
     def as_python(self, prepared: Prepared, batch: Batch) -> Prepared:
-        """Return ``prepared`` with Python's own values; raise :class:`JobError` for what can't."""
+        """Return ``prepared`` with Python's own values; :class:`JobError` for unfit ones."""
         prepared = prepared.as_python(batch, self._dialect.name)
         table = self._columns
         return prepared.as_json(table.names, table.json) if table.json else prepared
 
     def explain(self, error: Exception, prepared: Prepared, batch: Batch) -> None:
-        """Raise :class:`JobError` if a value that is unfit made the driver raise."""
+        """Raise :class:`JobError` if an unfit value was the cause of the driver's ``error``."""
         unfit = unfit_of(prepared.rows, self._dialect.name, error)
         if unfit is not None:
             raise prepared.unfit(batch, unfit) from error
 
     def refuse_unfit(self, prepared: Prepared, batch: Batch) -> None:
-        """Raise :class:`JobError` for rows of unequal widths, or without a key.
+        """Raise :class:`JobError` for rows of unequal widths, without a key, or with a lost NaN.
 
-        And for NaN in a column of numbers if NULL would be stored for it.
+        A NaN would be lost in a column of numbers where NULL is stored for it.
         """
         prepared.refuse_widths(batch)
         if self._on_conflict is not None:
@@ -255,14 +255,14 @@ class Session:
             except Exception as error:
                 if not (_is_integrity_error(error) or is_deadlock(error)):
                     raise
-                # Another connection was first to add the row, and now it is there.  InnoDB may
-                # report that as a deadlock, if a third one rolled back its own row.
+                # Another connection was first to add the row, and now the row exists.  InnoDB may
+                # report that as a deadlock, if a third connection rolled back its own row.
                 self.connection.rollback()
                 self._database.begin(self.connection)
         return self.ledger.take(batch.span)
 
     def set_up(self, schema: Sequence[str]) -> None:
-        """Create our tables, and the user's, if they are missing."""
+        """Create flowctl's tables and the user's table if they are missing."""
         # Check first: a user who may write rows may not be allowed to create tables.
         for own_table in OWN_TABLES:
             self._create_unless(own_table, partial(self.ledger.create, own_table))
@@ -302,9 +302,9 @@ class Session:
                 )
 
     def _tell_if_dropped(self) -> None:
-        """Log a warning if rows went with the table, which is about to be created again.
+        """Log a warning if the table was dropped with rows that flowctl has noted as written.
 
-        A warning and no error: a staging table may be dropped once its rows are merged.
+        It is no error, since a staging table may be dropped once its rows are merged.
         """
         # The table's absence is checked again after the ledger was read: another connection may
         # have created it and written its first rows in between.
@@ -320,7 +320,7 @@ class Session:
         )
 
     def _create_table(self, schema: Sequence[str]) -> None:
-        """Execute the user's statements; :class:`ConfigError` if they don't create the table."""
+        """Execute the user's statements; :class:`ConfigError` if they fail to create the table."""
         for statement in schema:
             try:
                 self.cursor.execute(statement)
@@ -339,7 +339,7 @@ class Session:
             ) from error
 
     def _prove_rollback(self) -> None:
-        """Raise :class:`ConfigError` if a row is still there after a rollback."""
+        """Raise :class:`ConfigError` if a row is still in the table after a rollback."""
         nobody = Span("flowctl: does a rollback work?", uuid4().hex, 0, 0, 0)
         self._database.begin(self.connection)
         self.ledger.add(nobody)
@@ -364,7 +364,7 @@ class Session:
             # Another connection created it at the same moment.
 
     def _add_checksums(self) -> None:
-        """Add the column that an older version's table lacks."""
+        """Add the column for checksums, which tables of older versions lack."""
         statement = "ALTER TABLE flowctl_spans ADD crc BIGINT"
         try:
             self.transact(lambda: self.cursor.execute(statement))
@@ -382,7 +382,7 @@ class Session:
             self.cursor.execute(f"SELECT {column} FROM {self._dialect.quoted(table)} WHERE 1 = 0")
             self.cursor.fetchall()
         except Exception as error:
-            # These say nothing about the table.
+            # Such errors tell nothing about the table.
             if self._database.is_refusal(error) or is_canceled(error):
                 raise
             return error
@@ -392,12 +392,12 @@ class Session:
 
 
 def _is_integrity_error(error: Exception) -> bool:
-    # PEP 249 gives each driver a class of this name and no common parent.
+    # By PEP 249 each driver has a class of this name, but there is no common base.
     return any(cls.__name__ == "IntegrityError" for cls in type(error).__mro__)
 
 
 def _written_parts(batch: Batch, prepared: Prepared) -> list[Span]:
-    """The span of ``batch`` around the records that were rejected and have no row."""
+    """Return the parts of ``batch``'s span between records that were rejected and have no row."""
     left = [-1, *sorted(at for at in batch.rejected if not prepared.rows_of(at)), len(batch)]
     if len(left) == 2:
         return [batch.span]

@@ -1,4 +1,4 @@
-"""SQLite files: how a connection is set up and how a transaction begins, however it was opened."""
+"""Set up connections to SQLite files and begin transactions on them, whoever opened them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from flowctl_sql._refusals import is_locked, is_refusal, sqlite_locked
 
 Synchronous = Literal["NORMAL", "FULL"]
 
-# SQLite lets one process write at a time and is not fair: five times the longest wait measured with
-# twelve writers (docs/adr/0004).
+# Longest wait for the write lock.  SQLite lets one process write at a time and is not fair: this is
+# five times the longest wait measured with twelve writers (docs/adr/0004).
 _LOCK_MAX_S = 10.0
-# Between attempts to switch to WAL, which SQLite's own busy handler does not cover.
+# Seconds between attempts to switch to WAL, which SQLite's own busy handler does not cover.
 _RETRY_S = 0.01
 
 
 class SqliteFile(msgspec.Struct, frozen=True):
-    """One file and how to write to it; ``path`` is absolute, as workers have other working
-    directories."""
+    """A file and its settings; ``path`` is absolute, as workers have other working directories."""
 
     path: str
     timeout_s: float
@@ -35,13 +34,13 @@ class SqliteFile(msgspec.Struct, frozen=True):
         return connection
 
     def set_up(self, connect: Any) -> Any:
-        """Return the connection that ``connect`` opens; from now on it needs :meth:`begin`.
+        """Return the connection that ``connect`` opens; its transactions need :meth:`begin`.
 
         Raises :class:`RetryLater` while others hold the file's lock.
         """
         try:
             connection = connect()
-            connection.isolation_level = None  # BEGIN IMMEDIATE is sent explicitly
+            connection.isolation_level = None  # ``begin`` sends BEGIN IMMEDIATE explicitly
             connection.execute(f"PRAGMA busy_timeout = {int(self.timeout_s * 1000)}")
             self._use_wal(connection)
         except sqlite3.DatabaseError as error:
@@ -56,12 +55,12 @@ class SqliteFile(msgspec.Struct, frozen=True):
                 "and that it is a database of SQLite.",
             ) from error
         # Kill -9 of any process loses nothing.  In a power cut NORMAL may lose the last
-        # transactions, but whole ones; FULL waits for the disk at each.
+        # transactions, but only whole ones; FULL waits for the disk at each commit.
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         return connection
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
-        """With WAL, readers don't block writers, and a commit is one append."""
+        """Switch to WAL, where readers don't block writers and a commit is one append."""
         deadline_s = time.monotonic() + self.timeout_s
         while True:
             try:
@@ -73,7 +72,7 @@ class SqliteFile(msgspec.Struct, frozen=True):
                 time.sleep(_RETRY_S)
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Take the write lock before reading anything, so that what is read stays true."""
+        """Begin with the write lock, before anything is read, so that what is read stays true."""
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -83,9 +82,9 @@ class SqliteFile(msgspec.Struct, frozen=True):
 
 
 def columns_of(connection: sqlite3.Connection, table: str) -> tuple[list[str], set[str]]:
-    """Return the columns of ``table``, and those that are not declared as text or bytes.
+    """Return the columns of ``table``, and those of them not declared as text or bytes.
 
-    In lower case, as SQLite does not tell case apart in names.
+    Names are in lower case, since SQLite ignores case in them.
     """
     schema, _, name = table.rpartition(".")
     pragma = f'PRAGMA "{schema}".table_info("{name}")' if schema else f'PRAGMA table_info("{name}")'
@@ -96,15 +95,15 @@ def columns_of(connection: sqlite3.Connection, table: str) -> tuple[list[str], s
 
 
 def takes_several(connection: sqlite3.Connection, table: str) -> bool:
-    """Whether rows may go into ``table`` several to a statement, with OR ROLLBACK.
+    """Whether one statement may insert several rows into ``table``, with OR ROLLBACK.
 
-    Any failure rolls the whole transaction back here, and OR ROLLBACK tells SQLite so.  Otherwise
-    it keeps a copy of each page that a statement changes: with keys in random order that took a
-    third longer than row by row, and OR ROLLBACK takes a tenth less.  But it overrides what the
-    table's constraints say (ON CONFLICT) and what statements of its triggers say.
+    Any failure here rolls back the whole transaction, and OR ROLLBACK tells SQLite so.  Without it
+    SQLite keeps a copy of each page that a statement changes: with keys in random order that took a
+    third longer than row by row, while OR ROLLBACK takes a tenth less.  But OR ROLLBACK overrides
+    the ON CONFLICT clauses of the table's constraints and of its triggers' statements.
     """
     schema, _, name = table.rpartition(".")
-    # Tables and triggers that only this connection has come first, if the name is not qualified.
+    # An unqualified name means a temporary table first, and temporary triggers count too.
     where = [f'"{schema}".sqlite_master' if schema else "sqlite_master", "sqlite_temp_master"]
     parts = [f"SELECT type, sql FROM {each} WHERE lower(tbl_name) = lower(?)" for each in where]
     found = connection.execute(" UNION ALL ".join(parts), (name, name)).fetchall()
@@ -119,7 +118,7 @@ def takes_several(connection: sqlite3.Connection, table: str) -> bool:
 
 
 def file_at(path: str, timeout_s: float | None, synchronous: Synchronous) -> SqliteFile:
-    """Return the file; raise :class:`ConfigError` for what workers can't share."""
+    """Return the file at ``path``; raise :class:`ConfigError` if workers can't share it."""
     if not path or path == ":memory:":
         raise ConfigError(
             "url",

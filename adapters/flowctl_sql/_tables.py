@@ -1,4 +1,4 @@
-"""Our own tables for dialects other than SQLite and PostgreSQL.  Imports SQLAlchemy."""
+"""flowctl's own tables for dialects other than SQLite and PostgreSQL. Imports SQLAlchemy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Values as a DataFrame has them become Python's own; what a driver would change is refused.  Pure.
+"""Convert a DataFrame's values to Python's own; refuse values that a driver would change.  Pure.
 
-Drivers store what they don't know as something else, without an error: sqlite3 the memory of
-whatever has a buffer (``numpy.int64(5)`` as eight bytes), PyMySQL ``str(value)``, and psycopg
+Drivers store values of unknown types as something else, without an error: sqlite3 the memory of
+anything with a buffer (``numpy.int64(5)`` as eight bytes), PyMySQL ``str(value)``, and psycopg
 pandas' NaT as a day in the year 48113.
 """
 
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 _Convert: TypeAlias = Callable[[Any], Any]
 
-# All drivers know these.  Rows that have nothing else are looked at once, by their types.
+# Types that all drivers know.  Rows with only these are checked once, by their types.
 _KNOWN = frozenset({int, float, str, bytes, bool, type(None), date, timedelta, Decimal})
 _NATIVE = (float, bytes, type(None))  # beside int and str
 _MYSQL = ("mysql", "mariadb")
-_PACKAGES = ("numpy", "pandas")  # whose scalars are converted
-# What drivers raise for values that they can't pass on, or the database for what it can't read.
+_PACKAGES = ("numpy", "pandas")  # packages whose scalars are converted
+# Errors that drivers raise for values that they can't pass on, or that the database can't read.
 _BINDING_ERRORS = frozenset(
     {
         "ProgrammingError",
@@ -37,7 +37,7 @@ _BINDING_ERRORS = frozenset(
 
 
 class Unfit(NamedTuple):
-    """Value ``at`` of row ``row``, why it can't be stored, and what to do."""
+    """An unfit value, number ``at`` of row ``row``: why it can't be stored, and what to do."""
 
     row: int
     at: int
@@ -60,13 +60,13 @@ class _Refused(Exception):
 
 
 def as_python(rows: Sequence[tuple[Any, ...]], dialect: str) -> Sequence[tuple[Any, ...]]:
-    """Return ``rows`` with the scalars of numpy and pandas as Python's own; NaT and NA are None.
+    """Return ``rows`` with numpy's and pandas' scalars as Python's own; NaT and NA are None.
 
-    ``dialect`` is SQLAlchemy's name of it.  Raises :class:`UnfitError` for what the driver would
-    store as something else.
+    ``dialect`` is SQLAlchemy's name of the dialect.  Raises :class:`UnfitError` for a value that
+    the driver would store as something else.
     """
     if dialect not in _MYSQL and sys.modules.keys().isdisjoint(_PACKAGES):
-        return rows  # nobody can have made any: a look at each value takes a tenth of a write
+        return rows  # neither is loaded: checking each value takes a tenth of a write
     unknown = set(map(type, chain.from_iterable(rows))) - _KNOWN
     found = {kind: convert for kind in unknown if (convert := _converter(kind, dialect))}
     if not found:
@@ -86,7 +86,7 @@ def as_python(rows: Sequence[tuple[Any, ...]], dialect: str) -> Sequence[tuple[A
 
 def _converter(kind: type, dialect: str) -> _Convert | None:
     if dialect == "sqlite" and (kind, sqlite3.PrepareProtocol) in sqlite3.adapters:
-        return None  # the job's own way; datetime is there, too
+        return None  # the job's own adapters; datetime is among them
     packages = {cls.__module__.partition(".")[0] for cls in kind.__mro__}
     convert: _Convert | None = None
     if "numpy" in packages:
@@ -145,7 +145,7 @@ def _of_numpy(kind: type, dialect: str) -> _Convert | None:
         return _numpy_time
     if issubclass(kind, numpy.generic):
         return _numpy_scalar
-    # A driver for PostgreSQL may know arrays, as with pgvector; it does not store others.
+    # A PostgreSQL driver may know arrays, as with pgvector; it refuses those that it doesn't know.
     return None if dialect == "postgresql" else _refused_collection
 
 
@@ -163,7 +163,7 @@ def _numpy_time(value: Any) -> Any:
     plain = value.item()
     if not isinstance(plain, int):
         return plain
-    # Python's own times count microseconds: .item() returns numbers for what is finer.
+    # Python's own times count microseconds; .item() returns plain numbers for finer units.
     coarse = value.astype(f"{value.dtype.kind}8[us]")
     plain = coarse.item()
     if coarse != value or isinstance(plain, int):
@@ -219,8 +219,8 @@ _AS_JSON = "Pass json.dumps(value), or a column for each of its values."
 
 
 def unfit_of(rows: Iterable[tuple[Any, ...]], dialect: str, error: Exception) -> Unfit | None:
-    """Return which value made the driver raise ``error``, if it was one that can't be passed on."""
-    # PEP 249 gives each driver classes of these names and no common parent.
+    """Return the value that made the driver raise ``error``, if it can't pass that value on."""
+    # By PEP 249 each driver has classes of these names, but there is no common base.
     names = {cls.__name__ for cls in type(error).__mro__}
     if not names & _BINDING_ERRORS:
         return None

@@ -41,7 +41,7 @@ class RowsPage:
 
     @property
     def size_bytes(self) -> int:
-        """About what the rows take: nobody knows it of Python's values."""
+        """An estimate of the memory of the rows: the exact size of Python's values is unknown."""
         return 500 * len(self._records)
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class RowsPage:
 
 
 class Query(msgspec.Struct, frozen=True):
-    """What is read: see ``SqlRanges``."""
+    """The rows to read: see ``SqlRanges`` for the fields."""
 
     table: str
     key: str
@@ -76,7 +76,7 @@ class Query(msgspec.Struct, frozen=True):
         return self._from(dialect, f"MIN({key}), MAX({key})", "1 = 1")
 
     def without_key(self, dialect: Dialect) -> str:
-        """Return the statement that gives a row if there is one without a key."""
+        """Return the statement that finds a row without a key."""
         return self._from(dialect, "1", f"{dialect.quote(self.key)} IS NULL") + " LIMIT 1"
 
     def page(self, dialect: Dialect) -> str:
@@ -84,12 +84,12 @@ class Query(msgspec.Struct, frozen=True):
         key = dialect.quote(self.key)
         names = "*" if self.columns is None else ", ".join(map(dialect.quote, self.columns))
         bounds = dialect.fill(f"{key} >= ? AND {key} < ?")
-        # One more than a page: it shows whether its last key comes twice.
+        # One row more than a page, which shows whether the page's last key occurs twice.
         limit = f" ORDER BY {key} LIMIT {self.page_rows + 1}"
         return self._from(dialect, f"{key}, {names}", bounds, is_filled=True) + limit
 
     def mark_of(self, connection: Any, dialect: Dialect) -> str:
-        """Return what tells the table from another under its name; "": nothing does."""
+        """Return a mark that differs for another table of the same name; "" if there is none."""
         if self.mark is None:
             return _oid(connection, dialect, self.table) if dialect.name == "postgresql" else ""
         if not self.mark:
@@ -106,7 +106,7 @@ class Query(msgspec.Struct, frozen=True):
         return str(found[0])
 
     def check_mark(self, connection: Any, dialect: Dialect, was: str) -> None:
-        """Raise :class:`SourceError` if the mark is another than ``was`` ("": not known)."""
+        """Raise :class:`SourceError` if the mark differs from ``was`` ("" if that is unknown)."""
         now = self.mark_of(connection, dialect) if was else ""
         if now and now != was:
             raise SourceError(
@@ -116,7 +116,7 @@ class Query(msgspec.Struct, frozen=True):
             )
 
     def bad_key(self, what: str) -> SourceError:
-        """Return the error for a key by which rows can't be found again."""
+        """Return the error for a key column by which rows can't be found again."""
         return SourceError(
             f"{self.table}: {self.key} {what}.",
             remedy="Give a column of whole numbers that is unique and never null, such as the"
@@ -125,7 +125,7 @@ class Query(msgspec.Struct, frozen=True):
 
     def _from(self, dialect: Dialect, what: str, condition: str, *, is_filled: bool = False) -> str:
         where = self.where
-        if is_filled and dialect.paramstyle in _PER_CENT:  # else it would name a parameter
+        if is_filled and dialect.paramstyle in _PER_CENT:  # otherwise "%" would begin a parameter
             where = where.replace("%", "%%")
         more = f" AND ({where})" if where else ""
         return f"SELECT {what} FROM {dialect.quoted(self.table)} WHERE {condition}{more}"
@@ -147,7 +147,7 @@ class RowsReader:
                 remedy="Another source used this job's name: choose another name.",
             )
         with opened(self._connect, query.table) as (connection, dialect):
-            try:  # first of all: a table with other columns is named as another table
+            try:  # first, so that a table with other columns is reported as another table
                 query.check_mark(connection, dialect, identity)
             except FlowctlError:
                 raise
@@ -168,8 +168,11 @@ class RowsReader:
     def _page(
         self, connection: Any, dialect: Dialect, keys: tuple[int, int], mark: str
     ) -> list[tuple[Any, Fields]]:
-        """Return rows, and that they are of the table of ``mark``: it is looked at after them, in
-        the same transaction, which keeps PostgreSQL's table from being dropped."""
+        """Return a page of rows, after a check that they are of the table of ``mark``.
+
+        The mark is read after the rows, in the same transaction, which keeps PostgreSQL from
+        dropping the table.
+        """
         query = self._query
         try:
             with closing(connection.cursor()) as cursor:
@@ -189,7 +192,7 @@ class RowsReader:
 
 
 def _oid(connection: Any, dialect: Dialect, table: str) -> str:
-    """Return PostgreSQL's number of the table; "" from what only speaks its protocol."""
+    """Return PostgreSQL's oid of the table; "" if the server only speaks its protocol."""
     found = None
     with closing(connection.cursor()) as cursor, suppress(Exception):
         statement = "SELECT CAST(to_regclass(CAST(? AS text)) AS oid)"
@@ -201,7 +204,7 @@ def _oid(connection: Any, dialect: Dialect, table: str) -> str:
 
 @contextmanager
 def opened(connect: Callable[[], Any], table: str) -> Iterator[tuple[Any, Dialect]]:
-    """A connection that is closed at the end, and how SQL is written for it."""
+    """Yield an open connection and its dialect; close the connection at the end."""
     try:
         connection = connect()
     except Exception as error:
@@ -212,7 +215,7 @@ def opened(connect: Callable[[], Any], table: str) -> Iterator[tuple[Any, Dialec
 
 
 def _let_rows_be_tuples(connection: Any) -> None:
-    """Undo a ``row_factory``: as a dict, a row has no place for the key beside its columns."""
+    """Undo a ``row_factory``: a row as a dict couldn't hold the key beside its columns."""
     if getattr(connection, "row_factory", None) is None:
         return
     packages = {cls.__module__.partition(".")[0] for cls in type(connection).__mro__}
@@ -239,7 +242,7 @@ def _by_place(row: Any) -> Any:
 
 
 def unreadable(table: str, error: Exception, *, connected: bool = True) -> Exception:
-    """Return :class:`SourceError` if asking again can't help, else ``error`` itself."""
+    """Return a :class:`SourceError` if trying again can't help, else ``error`` itself."""
     if is_refusal(error, connected=connected):
         return error
     text = " ".join(str(error).split())[:300]
@@ -272,10 +275,10 @@ def _in_backticks(name: str) -> str:
 # -- Rows of a table as a source by reference --------------------------------------------------
 
 
-# A range ends before its stop, which databases take as a whole number of 64 bits.
+# The largest key: a range ends before its stop, which must fit into 64 bits in databases.
 _KEY_MAX: Final = (1 << 63) - 1
 
-# A page costs a round trip and a search in the index, some 2 ms: 1 us a row.
+# Rows per page.  A page costs a round trip and a search in the index, some 2 ms, so 1 us per row.
 _PAGE_ROWS: Final = 2_000
 
 
@@ -289,17 +292,17 @@ class SqlRanges:
     ``columns`` are the columns to read (None: all); ``where`` is a condition in SQL that rows must
     meet.  The partition is named as the table.
 
-    ``mark`` is a ``SELECT`` of one value that tells the table's contents from others under the same
-    name, such as the number of the load that made them.  If the value changes, within a run or
-    between runs, a job that has done a part of the table is refused.  None: PostgreSQL's oid of the
-    table, which changes if a table is dropped and created again; other databases have nothing as
-    good.  "": check nothing.
+    ``mark`` is a ``SELECT`` of one value that distinguishes the table's contents from others under
+    the same name, such as the number of the load that made them.  If the value changes, within a
+    run or between runs, a job that has done a part of the table is refused.  With None it is
+    PostgreSQL's oid of the table, which changes if a table is dropped and created again; other
+    databases have no equivalent.  With "" nothing is checked.
 
     The job reads the rows whose keys lie between the smallest and the largest key at its start,
     ``page_rows`` at a time, each page in a transaction of its own.  There is no common snapshot: a
-    row that changes during the run is read as it is then, and a row that is added with a key below
-    the largest one may be missed.  A later run of the job reads the keys above those: a row that
-    was added since, or committed since, with a smaller key is never read.
+    row that changes during the run is read in its state at that moment, and a row that is added
+    with a key below the largest one may be missed.  A later run of the job reads the keys above the
+    largest one so far: a row that was added or committed since with a smaller key is never read.
 
     Raises :class:`ConfigError` and :class:`SourceError`.  Calls come from one thread.
     """
@@ -330,7 +333,7 @@ class SqlRanges:
         self._connect = connect
 
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
-        """The keys that there are."""
+        """Return the range of existing keys."""
         query = self._query
         with opened(self._connect, query.table) as (connection, dialect):
             try:
@@ -349,7 +352,7 @@ class SqlRanges:
             return {query.table: Extent(0, 0, mark)}
         for key in (first, last):
             if type(key) is not int:
-                # SQLite takes the quoted name of a column that is not there for a text.
+                # SQLite takes the quoted name of a missing column for a text.
                 is_name = key == query.key
                 what = "no column" if is_name else f"a {type(key).__name__} in some rows"
                 raise query.bad_key(f"is {what}, not a whole number")
@@ -364,7 +367,7 @@ class SqlRanges:
         return {query.table: Extent(first, last + 1, mark)}
 
     def reader(self) -> RowsReader:
-        """What the bolts read with."""
+        """Return the reader for the bolts."""
         return RowsReader(self._connect, self._query)
 
     def close(self) -> None:

@@ -47,9 +47,9 @@ def database_of(
     timeout_s: float | None,
     synchronous: Synchronous,
 ) -> Database:
-    """Return where ``url`` and ``connect`` lead to; at least one is given.
+    """Return the database of ``url`` and ``connect``, at least one of which is given.
 
-    SQLAlchemy is imported for what Python's own ``sqlite3`` and libpq don't read by themselves.
+    SQLAlchemy is imported only for URLs that Python's ``sqlite3`` and libpq can't read.
     """
     if url is None:
         if connect is None:
@@ -107,28 +107,29 @@ class SqlSink:
     psycopg2 and pg8000 it may stand alone; with other drivers ``url`` says which dialect it is.
 
     ``table`` may be ``schema.table``.  ``columns`` names the columns; without it they are the keys
-    of each dict, or all columns of the table for tuples.  A dict may lack some: these get the
-    column's default, or NULL.  SQLite stores NULL for NaN: in a column that is not declared as text
-    or bytes it is refused.  ``schema`` creates the table if it
-    is missing, with one statement or several.  ``name`` identifies the sink, by default by its
-    table: two sinks of one job need two names.
+    of each dict, or all columns of the table for tuples.  Columns that a dict lacks get their
+    default, or NULL. SQLite would store NULL for NaN, so NaN is refused in a column that is not
+    declared as text or bytes.  ``schema`` creates the table if it is missing, with one statement or
+    several.  ``name`` identifies the sink, by default by its table: two sinks of one job need two
+    names.
 
-    ``mode`` says what becomes of a row whose ``key`` the table has: "insert" adds it, and fails
-    where a unique index forbids that; "upsert" updates the row that is there, in the columns of
-    ``update`` (default: all that a row has beside ``key``); "ignore" keeps it as it is.  ``key``
-    names the columns of the primary key, or of a unique index; "ignore" without ``key`` goes by
-    any.  Of two rows of a batch with one key the last one stays; batches of one partition or of
-    several may come in any order.  SQLite, PostgreSQL, MySQL and MariaDB.
+    ``mode`` decides what happens to a row whose ``key`` the table already has: "insert" adds it,
+    and fails where a unique index forbids that; "upsert" updates the existing row, in the columns
+    of ``update`` (default: all columns of the new row except ``key``); "ignore" keeps the existing
+    row unchanged.  ``key`` names the columns of the primary key, or of a unique index; "ignore"
+    without ``key`` applies to any unique index.  Of two rows of a batch with the same key the last
+    one stays; batches of one partition or of several may come in any order. "upsert" and "ignore"
+    need SQLite, PostgreSQL, MySQL or MariaDB.
 
     ``timeout_s`` is how long a write waits for a lock that others hold before it is refused
     (default: 10 s with SQLite, 4 s with PostgreSQL, MySQL and MariaDB, which count whole seconds);
-    other databases have their own.  ``synchronous`` is SQLite's: whether each commit waits for the
+    other databases use their own limit.  ``synchronous`` is for SQLite: each commit waits for the
     disk (FULL) or may be lost in a power cut (NORMAL).
 
-    PostgreSQL and MariaDB are told to end a transaction of ours that is idle for 5 s, as that of a
-    frozen worker would hold its locks forever; a PostgreSQL connection is named
-    ``flowctl/job/bolt``.  These are settings of the session: a pool between (PgBouncer) must be in
-    session mode.  ``connect`` should bound by itself how long it tries: ``connect_timeout=5``.
+    PostgreSQL and MariaDB are set to end a transaction of flowctl's that is idle for 5 s, since a
+    frozen worker would otherwise hold its locks forever; a PostgreSQL connection is named
+    ``flowctl/job/bolt``.  These are settings of the session, so a pool in between (PgBouncer) must
+    be in session mode.  ``connect`` should itself limit how long it tries: ``connect_timeout=5``.
 
     Raises :class:`ConfigError` for invalid arguments, and :class:`flowctl.errors.MissingExtraError`
     if SQLAlchemy or a driver is missing.  Can be pickled; connects at the first write, once per
@@ -183,13 +184,13 @@ class SqlSink:
 
         ``rows[i]`` belongs to ``batch[i]``: a dict or a tuple, None for no row, a list for several.
         The time it takes counts as ``batch.in_sink()``; skipped records are added to
-        ``batch.left_out``.  On return rows and span are committed.  On an error nothing is, as far
+        ``batch.left_out``.  On return, rows and span are committed.  On an error neither is, as far
         as is known.  Raises :class:`JobError` for rows of a wrong shape and for values that the
         database can't hold, :class:`UnrunnableError`, which ends the run, if no row can be written
-        because of the table, its columns or the program, or because the database does not let us
-        in, :class:`FencedError` if a newer driver has written, :class:`RetryLater` if the database
-        is unavailable, full or locked, and the driver's own exception otherwise.  Values of numpy
-        and pandas are written as Python's own (docs/sql.md).
+        because of the table, its columns or the program, or because the database denies access,
+        :class:`FencedError` if a newer driver has written, :class:`RetryLater` if the database is
+        unavailable, full or locked, and the driver's own exception otherwise.  Values of numpy and
+        pandas are written as Python's own (docs/sql.md).
         """
         listed = rows if isinstance(rows, list | tuple) else list(rows)
         try:
@@ -213,7 +214,7 @@ class SqlSink:
         except StatementFault as fault:
             assert session is not None
             raise self._unfit(fault, session, prepared, batch) from fault.error
-        except ConfigError as error:  # the table is missing, or not one that we can write to
+        except ConfigError as error:  # the table is missing, or can't be written to
             problem = error.problem.removeprefix(f"{error.field}: ")
             raise UnrunnableError(error.field, problem, remedy=error.remedy) from error
         except Exception as error:
@@ -223,7 +224,7 @@ class SqlSink:
                 ) from error
             connected = session is not None and session.usable
             refuses = self._database.is_refusal(error, connected=connected)
-            # Of our own statements, such as those that look for our tables.
+            # An error of flowctl's own statements, such as those that look for its tables.
             refuses = refuses or (session is None and is_canceled(error))
             if session is not None and not (refuses or isinstance(error, FlowctlError)):
                 session.explain(error, prepared, batch)
@@ -239,9 +240,9 @@ class SqlSink:
     def _unfit(
         self, fault: StatementFault, session: Session, prepared: Prepared, batch: Batch
     ) -> JobError:
-        """Return the error for rows that don't fit the table; it ends the run if none can.
+        """Return the error for rows that don't fit the table; it ends the run if no row can fit.
 
-        Where the keys of dicts are the columns, these may be a few odd records.
+        If the columns come from the keys of dicts, the misfits may be a few odd records.
         """
         keys = f"rows with the keys {sorted(fault.columns)}" if fault.columns else "rows"
         problem = f"{keys} don't fit the table {self._table!r}: {_said(fault.error)}"
@@ -262,7 +263,7 @@ class SqlSink:
                 remedy="Pass all rows at once; for another table use another SqlSink.",
             )
         result = session.write_alone(prepared, batch)
-        if not session.has_written(batch):  # otherwise what it skips is its own
+        if not session.has_written(batch):  # otherwise the caller counts the skipped records itself
             # Two sinks may skip the same records.
             batch.left_out = min(len(batch), batch.left_out + result.skipped)
             if session.skipped_at:
@@ -273,10 +274,11 @@ class SqlSink:
     def forget(self, job: str, partition: str | None = None, above: Position | None = None) -> bool:
         """Forget which records of ``job`` are written, so that they can be written again.
 
-        With ``partition``: only that one's, and only above the position ``above`` if it is given.
-        For a job that will start over, or go back: no driver of it may be running, and you have to
-        delete the existing rows, or they are written a second time. ``flowctl checkpoint
-        clear|rewind --sink`` calls this.  Returns False if nothing was remembered.
+        With ``partition`` only that partition's records are forgotten, and with ``above`` only
+        those above that position.  For a job that will start over, or go back: no driver of the job
+        may be running, and you have to delete the existing rows, or they are written a second time.
+        ``flowctl checkpoint clear|rewind --sink`` calls this.  Returns False if nothing was
+        remembered.
         """
         if partition is None and above is not None:
             raise ConfigError(
@@ -297,7 +299,7 @@ class SqlSink:
         session.transact(lambda: session.ledger.unfence(job))
 
     def newest_epoch(self, job: str) -> int | None:
-        """The epoch of the newest driver of ``job`` that has written to this database, or None.
+        """Return the epoch of the newest driver of ``job`` that wrote to this database, or None.
 
         A driver with an older one is refused, so an emptied checkpoint store must start above it.
         """
@@ -313,7 +315,7 @@ class SqlSink:
             session.close()
 
     def release(self) -> None:
-        """Give this thread's connection back while it has to wait for others; as :meth:`close`."""
+        """Close this thread's connection while the bolt waits for others; same as :meth:`close`."""
         self.close()
 
     def session(self) -> Session:
@@ -332,5 +334,5 @@ class SqlSink:
 
 
 def _said(error: Exception) -> str:
-    """Return what the database said, in one line."""
+    """Return the database's message in one line."""
     return " ".join(str(error).split())[:300].rstrip(".")

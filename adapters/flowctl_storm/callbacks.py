@@ -1,4 +1,4 @@
-"""Notifies users of what happens, in a thread of its own: the hub never waits for them."""
+"""Notify users of a topology's events, in a separate thread: the hub never waits for them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from flowctl_storm.metrics import Consumer, TopologyMetrics
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# How late an error may be reported; and how many settlements' figures may wait: few objects for the
-# garbage collector to visit, and one wake-up shared by many.
+# Longest delay of reported errors, and the most settlements whose figures may wait.  So many
+# settlements share a wake-up, and the garbage collector has few objects to visit.
 _LOOK_S: Final = 1.0
 _LOOK_AT: Final = 256
-_TASK: Final = 0  # a spout has one task
+_TASK: Final = 0  # the number of a spout's only task
 
 
 class SpoutCallbacks(NamedTuple):
-    """``on_ack`` when a root's tree is complete, ``on_fail`` each time it failed or expired.
+    """Calls for a spout's roots: ``on_ack`` when a tree is complete, ``on_fail`` at each failure.
 
-    Both get the value as well.  A root that failed is sent again: it may fail several times, and is
-    acked once.  ``hooks`` are called after them.
+    A tree also fails when it expires.  Both functions get the root's value too.  A root that failed
+    is sent again, so it may fail several times, but is acked once.  ``hooks`` are called after
+    them.
     """
 
     on_ack: Callable[[RootEnd], None] | None = None
@@ -45,14 +46,14 @@ class SpoutCallbacks(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is notified of every root."""
+        """Whether no callback or hook is called for each root."""
         return self.on_ack is None and self.on_fail is None and not self.hooks
 
 
 class Told(NamedTuple):
-    """Who is notified by the callback thread: callbacks and hooks by spout, and metrics consumers.
+    """The receivers of the callback thread's news: callbacks and hooks by spout, metrics consumers.
 
-    ``is_debug``: each ack and fail of a root is logged.
+    With ``is_debug`` each ack and fail of a root is logged.
     """
 
     spouts: Mapping[str, SpoutCallbacks]
@@ -66,9 +67,9 @@ Message: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 class CallbackThread:
     """One thread for callbacks, spouts' hooks and metrics consumers: one after the other.
 
-    Exceptions are logged and change nothing: the record is done, or is sent again, regardless.  A
-    slow call is logged as well: all others wait for it.  Methods that take messages may be called
-    from any thread, and never block.
+    Exceptions are logged and change nothing: the record is done, or sent again, regardless.  A slow
+    call is logged too, since all others wait for it.  Methods that take messages may be called from
+    any thread, and never block.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class CallbackThread:
             list(told.spouts), settings, tell=self._tell_figures, clock=clock, logger=self._logger
         )
         self.messages: SimpleQueue[Message | None] = SimpleQueue()
-        # Comes with each tuple and can wait, so it wakes nobody.
+        # These figures come with each tuple and can wait, so they don't wake the thread.
         self._watched: deque[tuple[str, Watched]] = deque()
         self._look_at_s = clock()
         name = "flowctl-callbacks"
@@ -103,14 +104,14 @@ class CallbackThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until everything queued is delivered, and the last figures; may be repeated."""
+        """Wait until everything queued and the last figures are delivered; may be repeated."""
         self.messages.put(None)
         self._thread.join()
 
     # -- messages ------------------------------------------------------------------------
 
     def ended(self, end: RootEnd) -> None:
-        """A root ended, or failed and is sent again."""
+        """Take the end of a root, or a failure after which it is sent again."""
         callbacks = self._spouts[end.spout]
         if end.age_s is not None or self._is_debug or not callbacks.is_empty:
             self.messages.put((self._tell_end, (end, callbacks)))
@@ -123,13 +124,13 @@ class CallbackThread:
             self.messages.put((self._call, (f"emit of {spout}", hooks.emit, info)))
 
     def watched(self, bolt: str, watched: Watched) -> None:
-        """A settlement of ``bolt`` brought these figures."""
+        """Take the figures that came with a settlement of ``bolt``."""
         self._watched.append((bolt, watched))
-        if len(self._watched) == _LOOK_AT:  # only the sender calls this
+        if len(self._watched) == _LOOK_AT:  # only the sender calls this method
             self.messages.put((self._look, ()))
 
     def died(self, task: str, problem: str) -> None:
-        """A task ended because of an error; "": all of them."""
+        """Note that ``bolt``'s task ended because of an error; "" stands for all tasks."""
         self.messages.put((self._report, (task, "died", problem)))
 
     # -- the thread ----------------------------------------------------------------------
@@ -160,7 +161,7 @@ class CallbackThread:
         self._look_at_s = now_s + _LOOK_S if due_s is None else min(due_s, now_s + _LOOK_S)
 
     def _tell_end(self, end: RootEnd, callbacks: SpoutCallbacks) -> None:
-        """The callback, then hooks, then metrics."""
+        """Call the callback, then hooks, then metrics for the end of a root."""
         on_ack, on_fail, hooks = callbacks
         is_ack = end.reason is None
         if self._is_debug:
@@ -210,7 +211,7 @@ class CallbackThread:
         return self._errors[task]
 
     def errors(self) -> Iterable[TaskErrors]:
-        """What tasks reported, complete once the thread has ended."""
+        """The errors that tasks reported, complete once the thread has ended."""
         for task, reporter in sorted(self._errors.items()):
             yield TaskErrors(task=task, count=reporter.count, latest=tuple(reporter.latest))
 
@@ -218,7 +219,7 @@ class CallbackThread:
 def telling_slow(
     what: str, call: Callable[P, R], *, clock: Callable[[], float] = time.monotonic
 ) -> Callable[P, R]:
-    """Wrap a user's ``call`` that runs in the hub: it is logged if it holds up the hub."""
+    """Wrap a user's ``call`` that runs in the hub, to log when it holds up the hub."""
     slow = SlowCalls()
 
     def timed(*args: P.args, **kwargs: P.kwargs) -> R:

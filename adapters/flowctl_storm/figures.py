@@ -1,4 +1,4 @@
-"""How a topology stands, and how its run ended: plain values."""
+"""Figures of a running topology, and the report of its run: plain values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import msgspec
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.snapshot import Report
 
-_TASKS_TOLD: Final = 3  # of those that reported errors; the report has all
+_TASKS_TOLD: Final = 3  # tasks shown of those that reported errors; the report has all
 
 
 class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage, in records.
+    """The figures of one stage, in records.
 
-    ``waiting_*``: in its buffer in the hub; ``at_bolts_max``: sent and not acked, the maxima of its
-    cores added up; ``held_now``: acked as tuples but not settled by the bolt.
+    ``waiting_*`` are in the stage's buffer in the hub.  ``at_bolts_max`` is the most that were sent
+    and not acked, as the sum of its cores' maxima.  ``held_now`` are acked as tuples but not
+    settled by the bolt.
     """
 
     stage: str
@@ -30,9 +31,9 @@ class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
 class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The trees of a run.
 
-    ``ledger_now``: entries in the XOR ledgers.  ``orphans``: messages about trees that were done.
-    ``dropped_emits``: of inputs that another copy had settled.  ``undelivered_emits``: nothing
-    subscribes to their stream, or no receiver could be chosen.
+    ``ledger_now`` counts entries in the XOR ledgers, ``orphans`` messages about trees that were
+    done, and ``dropped_emits`` emits of inputs that another copy had settled.
+    ``undelivered_emits`` had no subscriber to their stream, or no receiver could be chosen.
     """
 
     complete: int
@@ -47,8 +48,7 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task reported (``report_error``), and what it died of; ``latest`` has the last
-    20."""
+    """The errors that one task reported (``report_error``) or died of; ``latest``: the last 20."""
 
     task: str
     count: int
@@ -56,16 +56,16 @@ class TaskErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyReport(Report, frozen=True, kw_only=True):  # type: ignore[misc]
-    """As :class:`Report`, where records are roots and tuples those of all stages."""
+    """A :class:`Report` in which records are roots, and tuples are counted over all stages."""
 
     stages: tuple[StageFigures, ...] = ()
     trees: TreeFigures | None = None
     errors: tuple[TaskErrors, ...] = ()
-    # Who held what, if the run was interrupted after a long time without progress.
+    # The holders of pending roots, if the run was interrupted after a long time without progress.
     held_up: tuple[str, ...] = ()
 
     def first(self) -> list[str]:
-        """That trees expired, which costs work or records and is nobody's error."""
+        """Lines about expired trees, which cost work or records without an error to report."""
         if self.trees is None or not self.trees.expired:
             return []
         became = "sent again" if self.trees.replayed else "dropped"
@@ -76,7 +76,7 @@ class TopologyReport(Report, frozen=True, kw_only=True):  # type: ignore[misc]
         ]
 
     def more(self) -> list[str]:
-        """How the trees ended, and which tasks reported errors."""
+        """Lines about the ends of trees, and the tasks that reported errors."""
         found = []
         if self.trees is not None:
             trees = self.trees

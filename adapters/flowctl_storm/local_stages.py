@@ -1,4 +1,4 @@
-"""Where the stages run: the port, and an implementation with threads of this process."""
+"""The port for places where stages run, and an implementation with threads of this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Stages(Protocol):
     """Runs the bolts of all stages: :class:`LocalStages`, or ``pyspark_flowctl.SparkStages``."""
 
     def bolts(self, plans: Sequence[StagePlan]) -> Bolts:
-        """Return the bolts of all ``plans``, named as they say, each to run its plan's code."""
+        """Return the bolts of all ``plans``, with the plans' names and code."""
 
 
 class LocalStages:
@@ -39,7 +39,7 @@ class LocalStageBolts:
         ]
 
     def listen_host(self) -> str:
-        """Loopback: the bolts run here."""
+        """Return loopback, since the bolts run here."""
         return "127.0.0.1"
 
     def start(self, endpoint: Endpoint, notify: Callable[[BoltNotice], None]) -> None:
@@ -48,7 +48,7 @@ class LocalStageBolts:
             stage.start(endpoint, notify)
 
     def stop(self, *, timeout_s: float) -> None:
-        """End all bolts; ``timeout_s`` is for all of them together."""
+        """End all bolts, within ``timeout_s`` altogether."""
         deadline_s = time.monotonic() + timeout_s
         for stage in self._stages:
             stage.stop(timeout_s=max(0.0, deadline_s - time.monotonic()))

@@ -1,4 +1,4 @@
-"""The figures of all tasks of a topology, in the driver: read at ticks, passed to consumers."""
+"""Collect the figures of all tasks of a topology in the driver; pass them on at each tick."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from flowctl.instrumentation.task_metrics import (
 from flowctl_storm.hub.news import RootEnd
 from flowctl_storm.plan import task_of
 
-# Gets the figures of one task; from the thread of the spouts' callbacks.
+# A function that gets the figures of one task, called from the thread of the spouts' callbacks.
 Consumer: TypeAlias = Callable[[TaskInfo, list[Point]], Any]
 
 
 class TopologyMetrics:
-    """A metric registry with one interval, fed by what settlements bring and by ends of roots.
+    """A metric registry with one interval, fed by settlements and by ends of roots.
 
     For one thread.  ``tell`` gets the figures of each task at each tick, which are also logged, as
     ``task_metrics``.
@@ -66,7 +66,7 @@ class TopologyMetrics:
         return functools.partial(self._registry.register, task=task, interval_s=self._interval_s)
 
     def took(self, bolt: str, watched: Watched) -> None:
-        """A settlement of ``bolt`` brought this."""
+        """Add the figures of a settlement of ``bolt``."""
         if not self._interval_s:
             return
         if watched.host:
@@ -77,7 +77,7 @@ class TopologyMetrics:
         metrics.take_in(watched)
 
     def ended(self, end: RootEnd) -> None:
-        """A root ended; counts if it was sampled."""
+        """Add the end of a root, if the root was sampled."""
         spout = self._spouts.get(end.spout)
         if spout is None or end.age_s is None:
             return
@@ -87,7 +87,7 @@ class TopologyMetrics:
             spout.failed(DEFAULT_STREAM)
 
     def next_deadline_s(self) -> float | None:
-        """When the next tick is due; None: never."""
+        """Return when the next tick is due; None for never."""
         return self._schedule.next_deadline_s()
 
     def on_time(self, now_s: float) -> None:
@@ -96,12 +96,12 @@ class TopologyMetrics:
             self._tick(interval_s, now_s)
 
     def finish(self, now_s: float) -> None:
-        """Report what no tick has reported yet."""
+        """Report the figures since the last tick."""
         for interval_s in self._registry.intervals_s:
             self._tick(interval_s, now_s)
 
     def _tick(self, interval_s: float, now_s: float) -> None:
-        """Read and reset all figures, and report those of each task that has any."""
+        """Read and reset all figures; report them for each task that has any."""
         covered_s, self._ticked_at_s = now_s - self._ticked_at_s, now_s
         for task in self._registry.tasks(interval_s):
             points = self._registry.points(task=task, interval_s=interval_s)

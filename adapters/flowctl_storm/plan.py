@@ -1,4 +1,4 @@
-"""What a topology is made of, as plain values, checked: no unknown source, no cycle."""
+"""The parts of a topology as plain values, checked: no unknown source, no cycle."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import msgspec
 from flowctl.core.trees.settlement import DEFAULT_STREAM
 from flowctl.errors import ConfigError, with_article
 
-# Streams that a bolt declares, each with the fields of its values; None: they are not declared.
+# Streams that a bolt declares, each with the fields of its values; None for undeclared fields.
 Emits: TypeAlias = Mapping[str, Sequence[str | int] | None]
 GroupingKind: TypeAlias = Literal["shuffle", "least_loaded", "fields", "direct", "all"]
-# Any bolt of the stage will do, so one of them may also take over what another can't do.
+# Groupings for which any bolt of the stage will do, so that one may take over another's inputs.
 _SHARED: frozenset[str] = frozenset({"shuffle", "least_loaded"})
-_NAME_MAX = 100  # it is part of every bolt's name, which people read in a table
-_RESERVED = ":./ "  # put between a name and a partition, a bolt's number, a stream
+_NAME_MAX = 100  # it is part of each bolt's name, which people read in a table
+_RESERVED = ":./ "  # separate a name from a partition, a bolt's number, a stream
 
-# Partitions of the tuples by which the hub calls a bolt's on_tick and on_end: no stage can have
-# such a name.
+# Partitions of the tuples by which the hub calls a bolt's on_tick and on_end.  No stage can have
+# these names.
 TICK_CALL: Final = ":tick"
 END_CALL: Final = ":end"
 
 
 def source_key(component: str, stream: str | None) -> str:
-    """Return the name by which what ``component`` emits on ``stream`` is known."""
+    """Return the name of the source: ``component`` with its ``stream``."""
     if stream is None or stream == DEFAULT_STREAM:
         return component
     return f"{component}/{stream}"
@@ -41,19 +41,20 @@ def stream_of(source: str) -> str:
     return source.partition("/")[2] or DEFAULT_STREAM
 
 
-# An input's id is a number that rises and, in its low bits, the index of its source among those of
-# its stage: so a tuple may hold inputs of several sources, and nothing else on the wire says which.
+# An input's id is a rising number with the index of its source in the low bits (the source's index
+# in its stage).  So a tuple may hold inputs of several sources, and the wire needs no other field
+# for it.
 _SOURCE_BITS = 8
 SOURCES_MAX = 1 << _SOURCE_BITS
 
 
 def input_id_of(number: int, source: int) -> int:
-    """Return the id of the input ``number`` from the stage's source of that index."""
+    """Return the id of input ``number`` from the source with index ``source`` in its stage."""
     return number << _SOURCE_BITS | source
 
 
 def source_of(input_id: int) -> int:
-    """Return the index of the source that an input is from."""
+    """Return the index of an input's source in its stage."""
     return input_id & (SOURCES_MAX - 1)
 
 
@@ -63,7 +64,7 @@ def task_of(bolt: str) -> int:
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """A bolt's stage gets what ``component`` emits on ``stream``, shared out by ``kind``."""
+    """The subscription of a stage to ``stream`` of ``component``; ``kind`` is the grouping."""
 
     component: str
     kind: GroupingKind
@@ -79,10 +80,10 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """One bolt's stage: ``count`` tasks of ``slots`` threads each.
 
-    ``is_manual``: its inputs may be held over several tuples.  ``emits``: the streams that it
-    declares, each with the fields of its values (None: not declared); None: it declares nothing.
-    ``has_end``: its bolts have ``on_end``.  ``tick_s``: how often ``on_tick`` is called; None:
-    never.
+    If ``is_manual``, its inputs may be held over several tuples.  ``emits`` are the streams that it
+    declares, each with the fields of its values (None for undeclared fields), or None if it
+    declares nothing.  ``has_end`` tells whether its bolts have ``on_end``.  ``tick_s`` is the
+    interval of ``on_tick`` calls [s]; None for never.
     """
 
     name: str
@@ -97,24 +98,24 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_keyed(self) -> bool:
-        """Whether it matters which task gets an input, so that each has a buffer of its own."""
+        """Whether inputs are for a certain task, so that each task has a separate buffer."""
         kinds = {subscription.kind for subscription in self.subscriptions}
         return not kinds <= _SHARED or len(kinds) > 1
 
     @property
     def sources(self) -> list[str]:
-        """Its sources, each once; an input's source is an index into it."""
+        """The stage's sources, each once; an input's source is an index into them."""
         return list(dict.fromkeys(subscription.source for subscription in self.subscriptions))
 
     @property
     def bolts(self) -> list[str]:
-        """Names of its bolts, by task number."""
+        """The names of the stage's bolts, by task number."""
         return [f"{self.name}.{number}" for number in range(1, self.count + 1)]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean …?" if one of ``known`` is like ``name``, else ""."""
-    from difflib import get_close_matches  # for an error only: workers need not load it
+    """Return " Did you mean …?" if one of ``known`` resembles ``name``, else ""."""
+    from difflib import get_close_matches  # needed only for an error: workers need not load it
 
     close = get_close_matches(name, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
@@ -134,7 +135,7 @@ def check_name(field: str, name: Any, taken: Sequence[str]) -> None:
 
 
 def declared_emits(stage: str, given: Any) -> Emits | None:
-    """Return what a bolt declares to emit, checked."""
+    """Return the streams that a bolt declares to emit, checked."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -153,11 +154,11 @@ def declared_emits(stage: str, given: Any) -> Emits | None:
 
 
 def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePlan]:
-    """Return the stages ordered so that each comes after all that it subscribes to.
+    """Return the stages ordered so that each comes after its sources.
 
     Raises :class:`ConfigError` for a stage that subscribes to nothing, or to a source that does not
-    exist, for a spout that nobody subscribes to, and for a cycle: full stages of a cycle would wait
-    for each other for ever.
+    exist, for a spout without subscribers, and for a cycle: full stages of a cycle would wait for
+    each other forever.
     """
     known = {*spouts, *(stage.name for stage in stages)}
     emits = {stage.name: stage.emits for stage in stages}
@@ -186,7 +187,7 @@ def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePl
                 _check_emitted(stage.name, subscription, emits[subscription.component])
     read = {subscription.component for stage in stages for subscription in stage.subscriptions}
     for spout in spouts:
-        if spout not in read:  # its records would count as done, and nobody would get them
+        if spout not in read:  # its records would count as done without having reached a bolt
             raise ConfigError(
                 spout,
                 "no bolt subscribes to this spout.",
@@ -196,7 +197,7 @@ def in_order(spouts: Sequence[str], stages: Sequence[StagePlan]) -> list[StagePl
 
 
 def _check_spout(stage: str, wanted: Subscription) -> None:
-    """A spout emits on the default stream, and never to a specific task."""
+    """Refuse other streams of a spout than the default one, and direct grouping from it."""
     if wanted.stream != DEFAULT_STREAM:
         raise ConfigError(
             stage,
@@ -218,8 +219,10 @@ def _check_emitted(
     wanted: Subscription,
     emits: Emits | None,
 ) -> None:
-    """A bolt's declaration must include what others need from it; one that declares nothing is not
-    checked."""
+    """Check that a bolt's declaration has the streams and fields that others subscribe to.
+
+    A bolt that declares nothing is not checked.
+    """
     if emits is None:
         return
     if wanted.stream not in emits:

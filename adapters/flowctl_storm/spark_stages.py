@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class SparkStages:
     """Runs all stages of a topology on one Spark session.
 
-    ``spark`` and ``master`` are as for :class:`SparkBolts`; a session of our own has a slot for
-    every task of every stage.  With fewer slots only the tasks that find one run, and a topology
-    needs a bolt in every stage to begin.
+    ``spark`` and ``master`` are as for :class:`SparkBolts`; a session that flowctl starts has a
+    slot for every task of every stage.  With fewer slots only the tasks that find one run; a
+    topology needs a bolt in every stage to begin.
     """
 
     @check_arguments("master")
@@ -41,7 +41,7 @@ class SparkStages:
 
 
 class SparkStageBolts(SparkBolts):
-    """The bolts of all stages: one Spark job each, with its own stage's code."""
+    """The bolts of all stages: one Spark job each, with its stage's code."""
 
     def __init__(
         self, plans: Sequence[StagePlan], *, spark: Any | None, master: str | None

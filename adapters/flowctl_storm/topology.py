@@ -42,23 +42,23 @@ TREE_TIMEOUT_S = 30.0
 
 
 class BoltDeclarer:
-    """Says what a bolt gets its inputs from, and how they are shared among its tasks."""
+    """Declares the sources of a bolt's inputs, and how its tasks share them."""
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan: StagePlan = plan
 
     def shuffle(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """In turn, to each bolt that has room in its window."""
+        """Share inputs out in turn to the tasks that have room in their windows."""
         return self._add(component, "shuffle", stream)
 
     def least_loaded(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """To the bolt that is expected to finish it first."""
+        """Give each input to the task that is expected to finish it first."""
         return self._add(component, "least_loaded", stream)
 
     def fields(
         self, component: str, *fields: str | int, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
-        """Values with equal ``fields`` (keys of dicts, indices of lists) to the same task."""
+        """Give values with equal ``fields`` (keys of dicts, indices of lists) to one task."""
         if not fields:
             raise ConfigError(self.plan.name, "fields: none given.", remedy="Name one or more.")
         for field in fields:
@@ -71,7 +71,7 @@ class BoltDeclarer:
         return self._add(component, "fields", stream, fields)
 
     def direct(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """To the task that ``component`` emits to."""
+        """Give each input to the task that ``component`` names in its emit."""
         return self._add(component, "direct", stream)
 
     def all(self, component: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
@@ -96,14 +96,14 @@ class Topology:
     """Spouts, bolts and their subscriptions.  ``name`` is the checkpoint's key.
 
     A root is a record of a source; it counts as done, and its position is saved, when the whole
-    tree of what was emitted from it is acked.  ``tree_timeout_s``: a tree that is not complete
-    after one to two times this expires and its root is sent again.  ``max_pending`` bounds the
-    roots that are not done; None: only windows do.  ``ackers`` 0: nothing is tracked, a root is
-    done when it is emitted; more than one only share the ledger.  ``is_debug``: log each ack and
+    tree of values emitted from it is acked.  A tree that is not complete after one to two times
+    ``tree_timeout_s`` expires, and its root is sent again.  ``max_pending`` bounds the roots that
+    are not done (None: only windows do).  With ``ackers`` 0 nothing is tracked, and a root is done
+    when it is emitted; more than one ackers only share the ledger.  ``is_debug`` logs each ack and
     fail of a root, at level debug.
     """
 
-    #: What ``flowctl run`` says of one that was not given a place to run.
+    #: The remedy that ``flowctl run`` shows for a topology without a place to run.
     how_to_run: Final = (
         "Say where it runs: job = topology.job(SparkStages(), checkpoint=…), and name that."
     )
@@ -139,7 +139,7 @@ class Topology:
         self.max_pending = max_pending
         self.ackers = ackers
         self.is_debug = is_debug
-        # What was declared, by the name of the spout or bolt.
+        # Declared spouts and bolts, by name.
         self.producers: dict[str, FlowProducer] = {}
         self.translations: dict[str, Translate] = {}
         self.callbacks: dict[str, SpoutCallbacks] = {}
@@ -160,10 +160,10 @@ class Topology:
         """Add a spout that emits the values of ``producer``'s records.
 
         ``producer`` may also be a list or another iterable (:class:`flowctl.Records`).
-        ``translate(partition, record)`` gives the value to emit instead; None: nothing is emitted
-        and the record is done.  It runs in the hub, so it must be quick; an exception fails the
-        root. ``on_ack`` and ``on_fail`` are called at the ends of roots, from a thread of their
-        own, and after them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
+        ``translate(partition, record)`` returns the value to emit instead; for None nothing is
+        emitted and the record is done.  It runs in the hub, so it must be quick; an exception fails
+        the root.  ``on_ack`` and ``on_fail`` are called at the ends of roots, from a separate
+        thread, and after them the ``hooks`` (:class:`flowctl.instrumentation.hooks.TaskHook`).
         """
         check_name("spout", name, [*self.producers, *self.bolts])
         producer = producer_of(producer, name)
@@ -194,7 +194,7 @@ class Topology:
         emits: Emits | None = None,
         tick_s: float | None = None,
     ) -> BoltDeclarer:
-        """Add a bolt of ``count`` tasks; say on the result what it gets: ``.shuffle("lines")``.
+        """Add a bolt of ``count`` tasks; declare its inputs on the result: ``.shuffle("lines")``.
 
         ``code`` is a function of an input and a collector (auto-ack: returning acks the input,
         raising fails it), the same in :class:`Batched` for whole tuples, or a class with
@@ -202,9 +202,9 @@ class Topology:
         each a :class:`flowctl.instrumentation.hooks.TaskHook`, shared by the tasks of a process, or
         a class or function that makes one for each process thread.  ``emits`` names the streams
         that it emits on, with the fields of their values if they are to be checked: ``{"default":
-        ("client", "path"), "bad": None}``.  What others subscribe to is checked against it before
-        the run, what the bolt emits during the run; without it nothing is checked.  A class may
-        also have ``on_end(collector)``, called when all input of its stage is done, and
+        ("client", "path"), "bad": None}``.  Subscriptions are checked against it before the run,
+        and emitted values during the run; without it nothing is checked.  A class may also have
+        ``on_end(collector)``, called when all input of its stage is done, and
         ``on_tick(collector)``, called every ``tick_s`` seconds.
         """
         check_name("bolt", name, [*self.producers, *self.bolts])
@@ -247,7 +247,7 @@ class Topology:
             is_counting=metrics.interval_s is not None,
             one_in=metrics.sample_one_in,
         )
-        isolates = settings.guarantee.processing.sends_again  # otherwise nothing may run twice
+        isolates = settings.guarantee.processing.sends_again  # else no input may run twice
         return StageCode(plan.code, plan.sources, watch, isolates=isolates)
 
     def job(
@@ -260,11 +260,11 @@ class Topology:
         listener: SpoutListener | None = None,
         next_id: NextId | None = None,
     ) -> TopologyJob:
-        """Return a job that can be run once: what ``flowctl run`` takes.
+        """Return a job that can be run once, also by ``flowctl run``.
 
         ``checkpoint`` may be the URL of a Redis server; without one a new process starts over.
-        ``dead_letter`` keeps the records whose trees failed too often; without one the run fails
-        there.  ``listener`` is notified of what happens to roots: an emission is one record, and
+        ``dead_letter`` keeps the records whose trees failed too often; without one the run fails at
+        such a record.  ``listener`` is notified of events of roots: an emission is one record, and
         its bolt is the spout.  ``next_id`` gives ids of trees, for tests; by default they are
         random.
         """
@@ -294,7 +294,7 @@ class Topology:
     ) -> TopologyReport:
         """Run to the end of the sources, as :meth:`flowctl.FlowControlSpout.run` does.
 
-        ``checkpoint``, ``dead_letter`` and ``listener`` as in :meth:`job`.
+        ``checkpoint``, ``dead_letter`` and ``listener`` are as in :meth:`job`.
         """
         job = self.job(
             stages,

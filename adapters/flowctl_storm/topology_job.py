@@ -1,4 +1,4 @@
-"""A topology and where it runs: what ``flowctl run`` takes."""
+"""A topology with the place where it runs: the job that ``flowctl run`` runs."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from flowctl_storm.plan import StagePlan
 
 
 class RootNotifier:
-    """The calls of a :class:`flowctl.ports.SpoutListener`, where a tuple is a root.
+    """Calls a :class:`flowctl.ports.SpoutListener`, for which a tuple is a root.
 
-    The driver of the hub only queues: it never waits for a listener.
+    The hub only queues events: it never waits for a listener.
     """
 
     def __init__(self, listener: SpoutListener, *, on_death: OnDeath = lambda error: None) -> None:
@@ -71,7 +71,7 @@ class RootNotifier:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until everything queued is delivered."""
+        """Wait until all queued events are delivered."""
         self._calls.put(None)
         self._thread.join()
 
@@ -80,7 +80,7 @@ class RootNotifier:
         self._calls.put(("on_open", lambda: self._listener.on_open(job, restored)))
 
     def took(self, step: RootStep) -> None:
-        """Something happened to a root."""
+        """Take an event of a root."""
         listener, (kind, emission, reason) = self._listener, step
         if kind == "emitted":
             self._calls.put(("on_emit", lambda: listener.on_emit(emission)))
@@ -121,10 +121,10 @@ def part_of(spout: str, checkpoint: Checkpoint) -> Checkpoint:
 
 
 class SpoutHost:
-    """What a run offers the producer of one spout (:class:`flowctl.ports.SourceHost`).
+    """The :class:`flowctl.ports.SourceHost` of one spout's producer.
 
-    As ``host``, with the spout's own names; its job name is also the spout's own, as two spouts of
-    one topology are two readers to those they share partitions with.
+    It is ``host`` with the spout's own partition names.  Its job name is the spout's own too, since
+    two spouts of one topology count as two readers for those that share partitions with them.
     """
 
     def __init__(self, host: SourceHost, spout: str) -> None:
@@ -154,7 +154,7 @@ class SpoutHost:
 class Sources:
     """The producers of all spouts, polled in turn (:class:`flowctl.ports.FlowProducer`).
 
-    Partitions are named ``spout:partition``, so that a spout may be added later.  Those of a
+    Partitions are named ``spout:partition``, so that a spout may be added later.  Partitions of a
     producer that shares them come and go (:class:`flowctl.ports.SharingProducer`).
     """
 
@@ -162,8 +162,8 @@ class Sources:
         self._producers = dict(producers)
         self._open: list[str] = []
         self._sharing = {n: p for n, p in producers.items() if isinstance(p, SharingProducer)}
-        self._ended: list[str] = []  # those that share and have finished what they have
-        self._polled = ""  # whose records were polled last
+        self._ended: list[str] = []  # producers that share and have finished their partitions
+        self._polled = ""  # the producer polled last
 
     def prefix_of(self, partition: str) -> str | None:
         """See :class:`flowctl.ports.PrefixingProducer`: the name of the spout."""
@@ -176,8 +176,7 @@ class Sources:
             producer.attach(SpoutHost(host, spout))
 
     def keep(self) -> bool:
-        """See :class:`flowctl.ports.SharingProducer`; what one loses does not affect another's
-        chunk."""
+        """See :class:`flowctl.ports.SharingProducer`; a loss of one spares the others' chunks."""
         kept = {
             spout: self._sharing[spout].keep() for spout in self._open if spout in self._sharing
         }
@@ -198,7 +197,7 @@ class Sources:
             self._open.append(spout)
 
     def poll(self, max_records: int) -> SourceChunk | None:
-        """Return the next records of one of them; None when all are read to their ends."""
+        """Return the next records of one producer; None when all are read to their ends."""
         self._serve_ended()
         for _ in range(len(self._open)):
             spout = self._open.pop(0)
@@ -215,15 +214,14 @@ class Sources:
         return _NOTHING_YET if self._open else None
 
     def _serve_ended(self) -> None:
-        """Producers that share must keep polling, or all others of their group wait at a
-        rebalance."""
+        """Poll ended producers that share, or their whole group would wait at a rebalance."""
         for spout in self._ended[:] if self._open else ():
-            if not self._sharing[spout].keep():  # it may have been given other partitions
+            if not self._sharing[spout].keep():  # it may have been assigned other partitions
                 self._ended.remove(spout)
                 self._open.append(spout)
 
     def close(self) -> None:
-        """Close all, even if one raises."""
+        """Close all producers, even if one raises."""
         producers = list(self._producers.values())
         while producers:
             try:
@@ -234,7 +232,7 @@ class Sources:
 
 
 class MeasuredSources(Sources):
-    """As :class:`Sources`, if every producer knows how much there is to read."""
+    """Like :class:`Sources`, if every producer knows how much there is to read."""
 
     def __init__(self, producers: Mapping[str, FlowProducer]) -> None:
         super().__init__(producers)
@@ -248,7 +246,7 @@ class MeasuredSources(Sources):
 
 
 def sources_of(producers: Mapping[str, FlowProducer]) -> Sources:
-    """Return them as one, measured if all are, in one unit."""
+    """Return the producers as one, with progress if all have it in the same unit."""
     parts = [p for p in producers.values() if isinstance(p, MeasuredProducer)]
     if len(parts) == len(producers) == 1:
         return MeasuredSources(producers)
@@ -259,7 +257,7 @@ def sources_of(producers: Mapping[str, FlowProducer]) -> Sources:
 
 
 class Declared(Protocol):
-    """What a job needs from a :class:`flowctl_storm.Topology`; keys are names of spouts."""
+    """The parts of a :class:`flowctl_storm.Topology` that a job needs; keys are spouts' names."""
 
     name: str
     tree_timeout_s: float
@@ -275,7 +273,7 @@ class Declared(Protocol):
 
 
 def random_ids() -> NextId:
-    """Return a source of random ids of 64 bits, never 0, seeded by the system."""
+    """Return a generator of random 64-bit ids, never 0, seeded by the system."""
     draw = random.Random(secrets.randbits(256)).getrandbits
 
     def next_id() -> int:
@@ -287,7 +285,7 @@ def random_ids() -> NextId:
 
 
 class TopologyJob(RunnableJob):
-    """A topology and where it runs.  :attr:`core` shows how it stands.
+    """A topology with the place where it runs.  :attr:`core` shows its state.
 
     It is active from the start; :meth:`deactivate` and :meth:`activate` may be called from any
     thread, even before :meth:`run`, which then opens nothing until it is active.  ``next_id`` gives
@@ -318,7 +316,7 @@ class TopologyJob(RunnableJob):
         self.dead_letter: DeadLetter | None = dead_letter_of(dead_letter)
         self.core: TopologyCore | None = None
         self.next_id: NextId = random_ids()
-        self.chance: Callable[[], float] = random.random  # of the jitter of back-offs
+        self.chance: Callable[[], float] = random.random  # for the jitter of back-offs
         self.is_active: bool = True
         self._activated = threading.Event()
         self._activated.set()
@@ -328,7 +326,7 @@ class TopologyJob(RunnableJob):
             settings.metrics,
             on_death=self._thread_died,
         )
-        # The run's own notifier is for tuples; here a listener is notified of roots.
+        # The run's own notifier reports tuples; this one reports roots to the listener.
         self.root_notifier = None
         if listener is not None:
             self.root_notifier = RootNotifier(listener, on_death=self._thread_died)
@@ -341,9 +339,9 @@ class TopologyJob(RunnableJob):
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
     ) -> TopologyReport:
-        """As :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
+        """Run like :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
         self._activated.wait()
-        check_parts(self)  # they may have been replaced
+        check_parts(self)  # the bolts may have been replaced
         launch = self._launch = Launch(
             self._plan(), view=view, resume_hint=resume_hint, report_path=report_path
         )
@@ -380,7 +378,7 @@ class TopologyJob(RunnableJob):
         )
 
     def _thread_died(self, error: FlowctlError) -> None:
-        """A thread beside the run died: end the run."""
+        """End the run because a thread beside it died."""
         if self._launch is not None:
             self._launch.fail(error)
 
@@ -389,7 +387,7 @@ class TopologyJob(RunnableJob):
         self._set_active(True)
 
     def deactivate(self) -> None:
-        """Stop emitting new roots and retries; what is under way is finished, acked and saved."""
+        """Stop emitting new roots and retries; those in flight are finished, acked and saved."""
         self._set_active(False)
 
     def _set_active(self, is_active: bool) -> None:
@@ -408,7 +406,7 @@ class TopologyJob(RunnableJob):
     def extended(self, report: Report) -> TopologyReport:
         core = self.core
         is_interrupted = report.outcome == "interrupted"
-        self.teller.close()  # all reports of tasks have arrived
+        self.teller.close()  # all error reports of tasks have arrived
         return TopologyReport(
             **msgspec.structs.asdict(report),
             stages=tuple(core.stage_figures()) if core is not None else (),
@@ -443,7 +441,7 @@ class TopologyJob(RunnableJob):
         return self.core
 
     def _wanted(self) -> Wanted:
-        """Which news anybody needs; unused sampling would cost the hub time."""
+        """Return the kinds of news in use; unused sampling would cost the hub time."""
         callbacks = self.topology.callbacks.values()
         metrics = self.settings.metrics
         samples = None
@@ -459,7 +457,7 @@ class TopologyJob(RunnableJob):
         )
 
     def tell(self, news: object) -> None:
-        """Pass on the hub's news; it only queues, so it never waits."""
+        """Queue the hub's news, without waiting."""
         if isinstance(news, RootEnd):
             self.teller.ended(news)
         elif isinstance(news, TaskWatched):

@@ -2,7 +2,7 @@
 
 Spark imports every installed module named ``pyspark_*`` when it looks up a data source, on the
 driver and in workers: this file imports nothing and cannot fail.  Names are loaded on first use,
-also ``DefaultSource``, which Spark asks for: it is what ``format("flowctl")`` means.
+also ``DefaultSource``, by which Spark finds ``format("flowctl")``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["JavaHome", "SparkBolts", "apply", "ensure_java", "flow_batch", "flow_sink"]
 
 _ELSEWHERE = {
-    "DefaultSource": "pyspark_flowctl.data_source",  # what Spark looks for in each package
+    "DefaultSource": "pyspark_flowctl.data_source",  # the name that Spark looks for in each package
     "JavaHome": "pyspark_flowctl.java",
     "SparkBolts": "pyspark_flowctl.bolts",
     "apply": "pyspark_flowctl.apply_rows",
@@ -49,9 +49,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _default_source() -> Any:
-    """Return what ``format("flowctl")`` means; where it can't be loaded there is no such name.
+    """Return the class of ``format("flowctl")``; raise AttributeError if it can't be loaded.
 
-    Spark asks for it whatever format a query wants: an error here would break all of them.
+    Spark asks for it whatever format a query uses: any other error here would break all queries.
     """
     from importlib import import_module
 

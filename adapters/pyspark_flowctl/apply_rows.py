@@ -1,4 +1,4 @@
-"""DataFrame in, DataFrame out: a function over rows, run by bolts, whose results are kept."""
+"""DataFrame in, DataFrame out: bolts run a function over rows and keep its results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def apply(
 
     ``out`` is a directory that driver and workers see: an object store, or a shared disk.  Another
     ``df``, ``fn`` or ``schema`` under the same name is refused (:class:`ConfigError`);
-    ``keep_results=True`` accepts another ``fn`` for the rows that are left.  Needs a Spark session,
+    ``keep_results=True`` accepts another ``fn`` for the remaining rows.  Needs a Spark session,
     classic or Connect, and pyarrow on the workers.
     """
     checked = for_apply(name, options)
@@ -104,7 +104,7 @@ def _session_of(df: Any) -> SparkSession:
         raise ConfigError(
             "df", "its Spark session was stopped.", remedy="Make it again with the one that runs."
         )
-    check_worker_python(getattr(found, "sparkContext", None))  # before a row is copied
+    check_worker_python(getattr(found, "sparkContext", None))  # check before any row is copied
     session: SparkSession = found
     return session
 
@@ -154,14 +154,14 @@ def _checked_out(out: str | os.PathLike[str]) -> str:
 
 
 def _as_it_is(url: str) -> str:
-    """A path in which nothing is a pattern of Spark's."""
+    """Return the path with Spark's pattern characters escaped."""
     return re.sub(r"([\[\]{}*?])", r"\\\1", url)
 
 
 def _merging(
     spark: SparkSession, job: Any
 ) -> Callable[[Sequence[Sequence[str]], int], Sequence[Any]]:
-    """Files are merged on the workers, a task for each new one."""
+    """Return a function that merges files on the workers, in a task for each new file."""
 
     def merge(shares: Sequence[Sequence[str]], epoch: int) -> Sequence[Any]:
         place, name, schema = job.results.place, job.name, job.schema

@@ -35,13 +35,13 @@ from pyspark_flowctl.task import BoltTask
 
 
 class Danger(NamedTuple):
-    """A setting, and what it does to bolts."""
+    """A setting that harms bolts, and its effect."""
 
     setting: str
     problem: str
 
 
-# Of classic workers, and of those that mapInArrow uses on Connect.
+# Settings of classic workers, and of those that mapInArrow uses on Connect.
 _IDLE = (
     ("spark.python.worker.idleTimeoutSeconds", "spark.python.worker.killOnIdleTimeout"),
     (
@@ -54,18 +54,18 @@ _THRESHOLD = "spark.speculation.task.duration.threshold"
 
 
 def dangers(jobs: SparkJobs) -> Iterator[Danger]:
-    """Yield what should be changed; none of it makes results wrong."""
+    """Yield settings that should be changed; none of them makes results wrong."""
     for timeout, kill in _IDLE:
         if _is_set(jobs, timeout) and _setting(jobs, kill) == "true":
             yield Danger(timeout, "Spark will kill bolts that wait for work: set it to 0.")
     # Spark never speculates on a stage of one task, unless a threshold is set; then a second copy
-    # takes over the bolt's name, and what the first one held is sent again.
+    # takes over the bolt's name, and the tuples of the first one are sent again.
     if _setting(jobs, _SPECULATION) == "true" and _setting(jobs, _THRESHOLD):
         yield Danger(_THRESHOLD, "Spark will start bolts a second time: leave it unset.")
 
 
 def crowding(jobs: SparkJobs, count: int) -> BoltNotice | None:
-    """Return a warning if ``count`` bolts leave the user's session no slot for anything else."""
+    """Return a warning if ``count`` bolts take all slots of the user's session."""
     slots = jobs.slots()
     if slots is None or count < slots:
         return None
@@ -88,7 +88,7 @@ def _is_set(jobs: SparkJobs, name: str) -> bool:
 
 
 def _setting(jobs: SparkJobs, name: str) -> str:
-    with contextlib.suppress(Exception):  # Connect refuses names that it doesn't show
+    with contextlib.suppress(Exception):  # Connect refuses to return settings that it doesn't show
         return jobs.setting(name)
     return ""
 
@@ -96,18 +96,21 @@ def _setting(jobs: SparkJobs, name: str) -> str:
 # -- ``count="auto"``: bolts are started in waves, for as long as half of them find a slot -----
 
 
-#: Each bolt is a thread and a Spark job of the driver's; for more somebody should choose a number.
+#: Most bolts with "auto". Each one takes a thread and a Spark job in the driver; for more bolts the
+#: user should choose the number.
 BOLTS_MAX: Final = 200
-# A task starts within a second of its submission where there is a slot (24 of them took 0.8 s).
+# Seconds between looks: a task starts within a second of its submission if a slot is free (24 tasks
+# took 0.8 s).
 _LOOK_EVERY_S = 0.5
-# So many wait at first: dynamic allocation asks for as many executors as they need.
+# Bolts that are started first: dynamic allocation asks for as many executors as they need.
 _FIRST = 4
 
 
 class Growth:
-    """One thread: starts bolts so that as many wait for a slot as are at work, and a few at first.
+    """A thread that starts a few bolts at first, then as many more as are at work.
 
-    Those that wait make dynamic allocation ask for executors, and take slots that come later.
+    Bolts that wait for a slot make dynamic allocation ask for executors, and take slots that come
+    later.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class Growth:
         )
 
     def take(self, notice: BoltNotice) -> None:
-        """A bolt said something; from any thread."""
+        """Take a bolt's notice; callable from any thread."""
         if notice.kind == "fatal":
             self._fatal = notice
 
@@ -162,21 +165,21 @@ class Growth:
 
 _log = ModuleLogger("pyspark_flowctl")
 
-# After a cancel Spark returns within 0.1 s (classic) and 1 s (Connect); a JVM that does not answer
-# for this long will not.
+# Longest wait for a cancelled job.  Spark returns within 0.1 s (classic) or 1 s (Connect); a JVM
+# that takes this long will not answer at all.
 _CANCEL_PATIENCE_S = 3.0
-_CLOSE_PATIENCE_S = 10.0  # stopping a session takes 1 s; then the process can end without it
-_CANCEL_AGAIN_S = 0.5  # a job submitted just after the first cancel is caught by the next
+_CLOSE_PATIENCE_S = 10.0  # stopping a session takes 1 s; the process can end without it
+_CANCEL_AGAIN_S = 0.5  # catches a job that was submitted just after the first cancel
 
 
 class SparkBolts:
     """Runs ``process`` in ``count`` bolts on Spark workers; implements ``flowctl.ports.Bolts``.
 
-    Uses ``spark``, else the active SparkSession (classic or Connect), else starts one on
-    ``master`` (default: this machine, with a slot per bolt; also ``sc://…``) and stops it again.
-    A session that it did not start is never stopped.  ``slots`` is how many tuples one bolt
-    processes at once: in threads, or as tasks of an event loop if ``process`` is ``async def``.
-    ``refusal(error)`` may say which errors of ``process`` are refusals of the target
+    Uses ``spark``, else the active SparkSession (classic or Connect), else starts one on ``master``
+    (default: this machine, with a slot per bolt; also ``sc://…``) and stops it again.  A session
+    that it did not start is never stopped.  ``slots`` is how many tuples one bolt processes at
+    once: in threads, or as tasks of an event loop if ``process`` is ``async def``.
+    ``refusal(error)`` may tell which errors of ``process`` are refusals of the target
     (docs/process.md).
 
     ``process`` and ``refusal`` are pickled when the bolts start: functions of the job's own file
@@ -218,7 +221,7 @@ class SparkBolts:
 
     @property
     def count(self) -> int:
-        """How many bolts, at most if that is "auto"; to be set until they are started."""
+        """The number of bolts, the maximum with "auto"; it can be set until they are started."""
         return BOLTS_MAX if self._count == "auto" else self._count
 
     @count.setter
@@ -227,18 +230,18 @@ class SparkBolts:
 
     @property
     def follows_slots(self) -> bool:
-        """Whether there are as many bolts as slots (``count="auto"``)."""
+        """Whether the number of bolts follows the slots (``count="auto"``)."""
         return self._count == "auto"
 
     def listen_host(self) -> str:
         """Return the driver's address that executors can reach; may start the session (5–9 s)."""
         holder = self._session()
         if holder.find() is None and holder.will_be_local():
-            return LOOPBACK  # no need to start it for that
+            return LOOPBACK  # known without starting a session
         return holder.open().host()
 
     def bind_host(self) -> str:
-        """Return ``spark.driver.bindAddress`` of a session that is open and set so, else ""."""
+        """Return ``spark.driver.bindAddress`` of an open session that sets it, else ""."""
         jobs = self._session().find()
         return "" if jobs is None or jobs.local else jobs.bind_host()
 
@@ -246,17 +249,17 @@ class SparkBolts:
         """Ship ``process`` and start the bolts ``b1`` … ``b<count>`` in the background."""
         if self._run is not None:
             raise InternalError("SparkBolts were started twice.", remedy="Call stop first.")
-        check_whole(count=self.count)  # they may have been replaced
+        check_whole(count=self.count)  # process and refusal may have been replaced
         check_whole(slots=self.slots)
         check_descriptors(self.count)
         tasks = self.tasks(endpoint)
         holder = self._session()
-        holder.find()  # here and not in the background: the active session belongs to this thread
+        holder.find()  # not in the background, as the active session belongs to this thread
         self._run = _Run(holder, tasks, endpoint, notify, grows=self.follows_slots)
         self._run.start()
 
     def tasks(self, endpoint: Endpoint) -> list[BoltTask]:
-        """One for each bolt, with what it runs."""
+        """Return a task for each bolt."""
         shipped = ship(self.process)
         refusal = ship(self.refusal, field="refusal") if self.refusal is not None else b""
         reader = ship(endpoint.reader, field="producer") if endpoint.reader is not None else b""
@@ -269,22 +272,22 @@ class SparkBolts:
     def end(self, bolt: str, *, reason: str, host: str = "", pid: int = 0) -> None:
         """End a bolt that is frozen or cut off: cancel its job, kill its process, run it again.
 
-        If workers are on this machine the process ``pid`` is killed at once; elsewhere Spark does
-        it, some 2 to 4 s after the cancel.  From any thread.
+        On this machine the process ``pid`` is killed at once; elsewhere Spark kills it, 2 to 4 s
+        after the cancel.  Callable from any thread.
         """
         run = self._run
         if run is not None:
             run.end(bolt, reason, host, pid)
 
     def leaving(self) -> Sequence[str]:
-        """Return the bolts on executors that Spark is decommissioning; not known on Connect."""
+        """Return the bolts on executors that Spark is decommissioning; unknown on Connect."""
         return self._run.leaving() if self._run is not None else ()
 
     def stop(self, *, timeout_s: float) -> None:
-        """Wait for bolts that received END, cancel the others, stop a session of our own.
+        """Wait for bolts that received END, cancel the others, stop a session started here.
 
-        Takes at most ``timeout_s`` and some 3 s, and 10 s more if our own session hangs.
-        Does nothing if the bolts were not started.
+        It takes at most ``timeout_s`` and some 3 s, and 10 s more if such a session hangs.  It does
+        nothing if the bolts were not started.
         """
         run, self._run = self._run, None
         holder, self._holder = self._holder, None
@@ -304,7 +307,7 @@ class SparkBolts:
 
 
 class _Run:
-    """From one start to its stop."""
+    """The state from a start to its stop."""
 
     def __init__(
         self,
@@ -341,7 +344,7 @@ class _Run:
         if self._alive():
             self._cancel_until(time.monotonic() + _CANCEL_PATIENCE_S)
         self._stopped.set()
-        if not self._launcher.is_alive():  # otherwise it closes the session itself
+        if not self._launcher.is_alive():  # otherwise the background thread closes the session
             _bounded(self._holder.close, _CLOSE_PATIENCE_S)
 
     def end(self, bolt: str, reason: str, host: str, pid: int) -> None:
@@ -422,7 +425,7 @@ class _Run:
     def _cancel_waiting(self) -> None:
         """Cancel bolts that never got a slot: no END reaches them."""
         for bolt in self._alive():
-            with contextlib.suppress(Exception):  # the session is gone: so are the bolts
+            with contextlib.suppress(Exception):  # the session is gone, and the bolts with it
                 if bolt.is_waiting():
                     bolt.cancel()
 
@@ -441,7 +444,7 @@ class _Run:
 
 
 def _bounded(call: Callable[[], None], timeout_s: float) -> None:
-    """Call it, but wait no longer than this: a dead JVM or server may never answer."""
+    """Run ``call``, but wait at most ``timeout_s``: a dead JVM or server may never answer."""
     thread = threading.Thread(target=call, name="flowctl-spark-call", daemon=True)
     thread.start()
     thread.join(max(0.0, timeout_s))

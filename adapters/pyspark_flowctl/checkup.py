@@ -31,23 +31,24 @@ from pyspark_flowctl.probe import (
 from pyspark_flowctl.session import SessionHolder
 
 _SOMEWHERE: Final = "an executor"
-_GROUP: Final = "flowctl-doctor"  # of the jobs
-_CONNECT_S: Final = 5.0  # far longer than a handshake takes, and short for a person who waits
+_GROUP: Final = "flowctl-doctor"  # group of the check's jobs
+_CONNECT_S: Final = 5.0  # much longer than a handshake, yet short for a person who waits
 _LASTS_S: Final = 1.0  # Spark starts all tasks that have a slot within a second
-_STEADY_S: Final = 3.0  # executors of one request come within less of each other
-_ROUNDS: Final = 5  # of some four seconds each
-_TASKS_MAX: Final = 200  # one is enough for an executor
+_STEADY_S: Final = 3.0  # executors requested together arrive at shorter intervals
+_ROUNDS: Final = 5  # each takes some four seconds
+_TASKS_MAX: Final = 200  # an executor needs only one
 _TASKS_OF_CONNECT: Final = 8  # Connect doesn't say how many slots there are
-# Spark names the place of a task that failed for the last time.
+# Spark's message about the last failure of a task, with its place.
 _FAILED_AT: Final = re.compile(r"\(TID \d+\) \((\S+) executor \S+\): (.*)")
 _SAID: Final = re.compile(r"^\S*(?:Error|Exception): (.+)$", re.MULTILINE)
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task saw on its executor; ``failed``: why no task runs there, "" if one did.
+    """The findings of a task on its executor; ``failed``: why no task runs there, or "".
 
-    ``targets``: by name, "" if it can be reached, else why not.  ``load``: why ``process`` can't be
-    loaded there.  ``paths``: "=" and a digest of what each begins with, else why it can't be read.
+    ``targets`` has for each name "" if the target can be reached, else the reason.  ``load`` tells
+    why ``process`` can't be loaded there.  ``paths`` has "=" and a digest of the beginning of each
+    path, else why it can't be read.
     """
 
     host: str
@@ -64,8 +65,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """The executors of ``master``, each once, and the address that they had to reach.
 
-    ``listener``: HOST:PORT, or the relay in front of it (``is_relayed``).  ``driver``: what the
-    driver itself can reach, but for its own listener.
+    ``listener`` is HOST:PORT, or the relay in front of it (``is_relayed``).  ``driver`` has the
+    driver's own findings about the targets, except its listener.
     """
 
     master: str
@@ -85,10 +86,10 @@ def examine(
     relaying: RelayingStore | None = None,
     timeout_s: float,
 ) -> Examined:
-    """Run tasks on all executors of ``master``; return what each saw.
+    """Run tasks on all executors of ``master``; return the findings of each.
 
-    ``relaying``: they reach the listener through its server, as with ``listen.via=redis``, so
-    none of ``listen`` is used.
+    With ``relaying`` executors reach the listener through its server, as with ``listen.via=redis``,
+    and ``listen`` is not used.
 
     Starts a session unless one is active.  Raises :class:`InfrastructureError` if Spark or the
     relay does not start, or gives no executor within ``timeout_s``.
@@ -97,7 +98,7 @@ def examine(
     registry.register_pickle_by_value(probe_module)
     holder = SessionHolder(spark=None, master=master, slots_wanted=4)
     with contextlib.ExitStack() as ends:
-        # Before Spark, which takes longer to start, and whose address it does not need.
+        # Before Spark: the relay is quicker to start and doesn't need Spark's address.
         greeter = relayed_greeter(relaying) if relaying is not None else None
         if greeter is not None:
             ends.callback(greeter.close)
@@ -132,14 +133,14 @@ def _here(targets: Sequence[Target], paths: Sequence[str]) -> Seen:
 
 
 def ask(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
-    """Ask until each executor was heard of: some come late, and Spark may leave one out."""
+    """Ask until each executor has answered: some come late, and Spark may leave one out."""
     found: list[Seen] = []
     for _ in range(_ROUNDS):
         found += _ask_once(jobs, task)
         silent = silent_hosts(found, _hosts(jobs))
         ended = _ended_on(jobs, silent)
         if told := [Seen(host=host, failed=why) for host, why in ended.items() if why]:
-            # With their places, so nothing is left to guess.
+            # The results have their places, so none has to be guessed.
             found = [seen for seen in found if seen.host != _SOMEWHERE] + told
         silent = [host for host in silent if host not in ended]
         if not silent or any(seen.failed for seen in found):
@@ -151,9 +152,9 @@ def _ask_once(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
     tasks = _slots(jobs)
     try:
         return _collect(jobs, task, tasks)
-    except Exception as error:  # one that fails ends the job of all
+    except Exception as error:  # a failed task ends the job of all
         found = [failure(str(error))]
-    # The others, each in a job of its own.
+    # The other executors, each in a separate job.
     for _ in range(min(tasks, _TASKS_OF_CONNECT)):
         try:
             found += _collect(jobs, task._replace(lasts_s=0.0), 1)
@@ -163,7 +164,7 @@ def _ask_once(jobs: SparkJobs, task: ProbeTask) -> list[Seen]:
 
 
 def _hosts(jobs: SparkJobs) -> list[str]:
-    """The hosts of the executors, as Spark calls them; empty if it does not say.
+    """Return the hosts of the executors by Spark's names; none if Spark does not tell.
 
     Spark counts the driver among them.
     """
@@ -175,10 +176,10 @@ def _hosts(jobs: SparkJobs) -> list[str]:
 
 
 def _ended_on(jobs: SparkJobs, hosts: Sequence[str]) -> dict[str, str]:
-    """Those of ``hosts`` where a task has ended: why it failed, or "".
+    """Return those of ``hosts`` where a task has ended, with the failure, or "".
 
-    Spark runs one that failed again elsewhere, and then no job fails.  Where one did its work the
-    host calls itself something else than Spark does.
+    Spark runs a failed task again elsewhere, and then no job fails.  A host where a task succeeded
+    may have another name for itself than Spark has.
     """
     if not hosts or not isinstance(jobs, ClassicJobs):
         return {}
@@ -198,15 +199,15 @@ def _ended_on(jobs: SparkJobs, hosts: Sequence[str]) -> dict[str, str]:
 
 
 def silent_hosts(found: Sequence[Seen], hosts: Sequence[str]) -> list[str]:
-    """The hosts from which nothing was heard."""
+    """Return the hosts from which no answer came."""
     heard = {name for seen in found for name in (seen.host, seen.address)}
     return [host for host in hosts if heard.isdisjoint((host, _resolved(host)))]
 
 
 def placed(found: Sequence[Seen], silent: Sequence[str]) -> list[Seen]:
-    """Say where tasks failed whose error does not: on the hosts that are ``silent``.
+    """Add the ``silent`` hosts to failures whose error has no place.
 
-    Spark 4 drops the place from an error of Python's.
+    Spark 4 drops the place from an error in Python.
     """
     placed: list[Seen] = []
     for seen in found:
@@ -224,7 +225,7 @@ def _resolved(host: str) -> str:
 
 
 def failure(text: str) -> Seen:
-    """Return where a task failed and why, from Spark's message."""
+    """Return the place and the reason of a task's failure, from Spark's message."""
     place = _FAILED_AT.search(text)
     said = _SAID.findall(text.partition("Driver stacktrace")[0])
     why = said[-1] if said else (place[2] if place else text.partition("\n")[0])
@@ -245,7 +246,7 @@ def _collect(jobs: SparkJobs, task: ProbeTask, tasks: int) -> list[Seen]:
 
 
 def _slots(jobs: SparkJobs) -> int:
-    """How many tasks run at once, once executors have come."""
+    """Return the number of tasks that run at once, after executors have come."""
     if not isinstance(jobs, ClassicJobs):
         return _TASKS_OF_CONNECT
     context: Any = jobs.context

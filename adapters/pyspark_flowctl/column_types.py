@@ -1,4 +1,4 @@
-"""Columns that can't be read or written here are refused by their names, before any work."""
+"""Refuse columns that can't be read or written, by name, before any work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from flowctl.errors import ConfigError
 
-# What Spark can't give to Python, and what would come as bytes in Spark's own format.
+# Types that Spark can't pass to Python, or would pass as bytes in its internal format.
 _UNREADABLE = {
     "YearMonthIntervalType": "Spark has no value of Python's for it: CAST(… AS STRING)",
     "VariantType": "it would come as bytes in Spark's own format: to_json(…)",
@@ -16,7 +16,7 @@ _UNREADABLE = {
 
 
 def check_columns(schema: Any, field: str, columns: Sequence[str] | None = None) -> None:
-    """Raise :class:`ConfigError` if two of the columns have one name, or one holds a variant.
+    """Raise :class:`ConfigError` if two columns have the same name, or one holds a variant.
 
     ``schema`` is a ``StructType``; only ``columns`` count, if given.
     """
@@ -34,9 +34,9 @@ def check_columns(schema: Any, field: str, columns: Sequence[str] | None = None)
 
 
 def check_sendable(schema: Any, field: str = "df") -> None:
-    """Raise :class:`ConfigError` for a column whose values Spark can't give to a function.
+    """Raise :class:`ConfigError` for a column whose values Spark can't pass to a function.
 
-    And if there is no column: Spark gives no rows then, whatever the DataFrame holds.
+    Raises it also without columns, since Spark then passes no rows at all.
     """
     if not len(schema):
         raise ConfigError(field, "it has no columns.", remedy="Select the columns to write.")
@@ -44,7 +44,7 @@ def check_sendable(schema: Any, field: str = "df") -> None:
 
 
 def check_readable(schema: Any, field: str, setting: Callable[[str, str], Any]) -> None:
-    """Raise :class:`ConfigError` for what Spark would refuse to read when all work is done.
+    """Raise :class:`ConfigError` for types that Spark would refuse to read after all the work.
 
     ``setting`` returns one of the session's settings, or a default.
     """
@@ -71,12 +71,12 @@ def _refuse(columns: Sequence[Any], field: str, kind: str) -> None:
 
 
 def _kinds(data_type: Any) -> Iterator[str]:
-    """The names of the classes of the type and of those within it."""
+    """Return the class names of the type and of the types within it."""
     return (type(one).__name__ for one in _within(data_type))
 
 
 def _names(data_type: Any) -> Iterator[list[str]]:
-    """The names in each struct."""
+    """Yield the field names of each struct."""
     return (one.names for one in _within(data_type) if hasattr(one, "names"))
 
 

@@ -1,12 +1,12 @@
-"""What Spark forks its Python workers from, in a session of our own: see ``session.py`` for when.
+"""The daemon from which Spark forks Python workers in sessions of flowctl: see ``session.py``.
 
-Spark imports what a worker needs after each fork, so every worker pays for it again: 12 bolts took
-5 s of CPU time before their first tuple.  Here it is imported once, before the first fork.  Spark
-avoids that as pandas and pyarrow start threads, which do not survive a fork; nothing imported here
-does.
+Spark lets each worker import its modules after the fork, so every worker pays again: 12 bolts took
+5 s of CPU time before their first tuple.  This daemon imports them once, before the first fork.
+Spark avoids that because pandas and pyarrow start threads, which do not survive a fork; no module
+imported here starts any.
 
-Spark also has workers import it from the zip within its own folder, where nothing is compiled: that
-alone takes half a second of CPU time before the first fork.  The folder is used instead.
+Spark also has workers import pyspark from the zip in its folder, where nothing is compiled: that
+alone takes half a second of CPU time before the first fork.  The daemon uses the folder instead.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Any, Final
 
 #: What every bolt imports.
 PRELOADED: Final = ("pyspark.worker", "pyspark_flowctl.task", "flowctl.bolts.worker")
-#: What bolts import besides where the driver has imported the key: SqlSink its libraries at its
-#: first write.  None of them starts a thread.
+#: Modules that bolts will also import if the driver has imported the key, such as SqlSink's
+#: libraries at its first write.  None of them starts a thread.
 ALSO: Final = {
     "flowctl_files": ("flowctl_files",),
     "flowctl_sql": ("flowctl_sql.sink", "psycopg", "sqlalchemy.dialects.postgresql"),
 }
-#: The variable in which the driver names keys of :data:`ALSO`, separated by commas.
+#: The environment variable in which the driver names keys of :data:`ALSO`, separated by commas.
 VARIABLE: Final = "FLOWCTL_PRELOAD"
 
 
 def prefer_folders() -> None:
-    """Take pyspark and py4j from where they are installed, if that is where Spark's zips lie.
+    """Import pyspark and py4j from their installed folders, if Spark's zips are in there.
 
-    So both are of one release.  A Spark from elsewhere keeps its zips.
+    Then both are of the same release.  A Spark from elsewhere keeps its zips.
     """
     for path in [entry for entry in sys.path if entry.endswith(".zip")]:
         home = Path(path).parent.parent.parent  # pyspark/python/lib/pyspark.zip
@@ -49,7 +49,7 @@ def prefer_folders() -> None:
 
 
 def preload() -> None:
-    """Import what every bolt needs; what is missing is left for the bolt to report."""
+    """Import the modules that every bolt needs; a missing one is left for the bolt to report."""
     asked = os.environ.get(VARIABLE, "").split(",")
     for name in (*PRELOADED, *(name for key in asked for name in ALSO.get(key, ()))):
         with contextlib.suppress(Exception):

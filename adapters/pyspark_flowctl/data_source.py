@@ -1,4 +1,4 @@
-"""``format("flowctl")``: what Spark finds by this name, without registration."""
+"""The data source that Spark finds as ``format("flowctl")``, without registration."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pyspark_flowctl.stream_task import RECORDS_SCHEMA
 
 
 class FlowctlSource(DataSource):
-    """Rows out to a target, paced, and any producer in as a stream; all named by options."""
+    """Writes rows to a target, paced, and reads any producer as a stream, by options."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         if options.get("producer"):
-            StreamOptions.of(options)  # load() tells what is wrong, not a query that has begun
+            StreamOptions.of(options)  # reports a mistake at load(), not in the query
 
     @classmethod
     def name(cls) -> str:
@@ -33,7 +33,7 @@ class FlowctlSource(DataSource):
         return "flowctl"
 
     def schema(self) -> str:
-        """Of a stream that does not say: its records."""
+        """Return the schema of a stream without one of its own: its records."""
         if self.options.get("process"):
             raise ConfigError(
                 "schema",
@@ -43,14 +43,14 @@ class FlowctlSource(DataSource):
         return RECORDS_SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads a stream (``readStream``)."""
+        """Return the reader of a stream (``readStream``)."""
         check_reads_streams()
         from pyspark_flowctl.stream_reader import reader_of
 
         return reader_of(dict(self.options), schema.json())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """There is none: say what reads in its place (``spark.read``)."""
+        """Raise an error that names an alternative: there is no batch reader (``spark.read``)."""
         raise ConfigError(
             "format",
             "flowctl reads streams, not DataFrames.",
@@ -59,7 +59,7 @@ class FlowctlSource(DataSource):
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes a DataFrame (``df.write``)."""
+        """Return the writer of a DataFrame (``df.write``)."""
         if overwrite:
             raise ConfigError(
                 "mode",
@@ -70,7 +70,7 @@ class FlowctlSource(DataSource):
         return BatchWriter(sink_of(dict(self.options)), schema.json())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return what writes each batch of a stream (``writeStream``)."""
+        """Return the writer of each batch of a stream (``writeStream``)."""
         if overwrite:
             raise ConfigError(
                 "outputMode",

@@ -1,4 +1,4 @@
-"""What a DataFrame is for those who read it without Spark: Parquet files, or a copy of its rows.
+"""Turn a DataFrame into Parquet files for readers without Spark: its own, or a copy of its rows.
 
 Works on classic sessions and on Connect: only public calls.
 """
@@ -28,13 +28,13 @@ from pyspark_flowctl.features import arrow_schema
 
 _PARQUET = re.compile(r"Relation \[[^\n]*\] parquet")
 _ONE_PATH = re.compile(r"InMemoryFileIndex\(1 paths\)")
-# Ends of files that are read at once, as ParquetRanges reads them.
+# Files whose footers are read in parallel, as in ParquetRanges.
 AT_ONCE = 16
 _DATED = re.compile("timestamp|date32.*")
 
 
 class Content(NamedTuple):
-    """What the end of a file says: its columns, as :func:`kind_of` has them, and its rows."""
+    """The footer of a file: its columns, with types by :func:`kind_of`, and its number of rows."""
 
     columns: Sequence[tuple[str, Any]]
     rows: int
@@ -46,20 +46,20 @@ def is_read(plan: str) -> bool:
 
 
 def is_of_one_path(explained: str) -> bool:
-    """Whether it was given one path, so that no file can be read twice."""
+    """Whether the DataFrame was read from one path, so that no file can occur twice."""
     return _ONE_PATH.search(explained) is not None
 
 
 def holds_all(paths: Sequence[str], schema: Any, rows: int | None) -> bool:
-    """Whether each file has the columns of ``schema``, and all together ``rows`` (None: any).
+    """Whether each file has the columns of ``schema``, and all together have ``rows`` (None: any).
 
-    ``schema`` is a ``StructType``.  False, too, if the driver can't read the files.
+    ``schema`` is a ``StructType``.  Also False if the driver can't read the files.
     """
     try:
         wanted = _columns_of(arrow_schema(schema))
         with ThreadPoolExecutor(AT_ONCE) as threads:
             found = list(threads.map(_content, paths))
-    except Exception:  # the driver may not read them; Spark will say why, if it can't either
+    except Exception:  # the driver may lack access; if Spark lacks it too, Spark will report why
         return False
     if any(list(file.columns) != wanted for file in found):
         return False
@@ -92,9 +92,9 @@ def _columns_of(schema: Any) -> list[tuple[str, Any]]:
 
 
 def kind_of(arrow_type: Any) -> Any:
-    """Return what is the same for types whose values are the same in Python.
+    """Return a key that is equal for types whose values are the same in Python.
 
-    Timestamps without a zone are taken for those with one: files with INT96 have none.
+    Timestamps without a zone count as those with one, since files with INT96 have no zone.
     """
     from pyarrow import types
 
@@ -121,8 +121,8 @@ def kind_of(arrow_type: Any) -> Any:
 # -- What a DataFrame is for those who read it without Spark -----------------------------------
 
 
-# The least that is read at once of a copy [bytes]: Spark's own 128 MB would be read again for each
-# bolt that does a part of it.
+# Size of row groups in a copy [bytes]: Spark's default of 128 MB would be read again by each bolt
+# that does a part of it.
 _ROW_GROUP_BYTES = 8 << 20
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _CALENDAR = "spark.sql.parquet.datetimeRebaseModeInWrite"
@@ -130,7 +130,7 @@ _CALENDAR = "spark.sql.parquet.datetimeRebaseModeInWrite"
 # differ from session to session.
 _PASSING = re.compile(r"#\d+L?|\bplan_id=\d+|@[0-9a-f]{4,}|\bsplits=\w+(\(\d+\))?")
 _PLAN = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized", re.DOTALL)
-# Rows that come with the plan, which does not say what they are.
+# Plan nodes whose rows come with the plan, without being shown in it.
 _OWN_ROWS = re.compile(r"\b(LocalRelation|LogicalRDD|CachedRemoteRelation|ExternalRDD)\b")
 
 
@@ -154,8 +154,7 @@ def columns_checked(df: Any, columns: Sequence[str] | None) -> list[str] | None:
 
 
 def input_of(df: Any, columns: list[str] | None) -> Any:
-    """Return ``df`` as an ``Input``: its files if it is a plain read of Parquet, else how to write
-    it."""
+    """Return ``df`` as an ``Input``: its files if it just reads Parquet, else how to write it."""
     made = load_adapter("flowctl_apply._job", "parquet").Input
     arrow_path = load_adapter("flowctl_apply._places", "parquet").arrow_path
     if isinstance(df, str | os.PathLike | list | tuple):
@@ -171,13 +170,13 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
     told = [plan, *files, *([_digest_of_rows(df)] if _OWN_ROWS.search(plan) else ())]
     rows = None
     if files and is_read(plan) and not is_of_one_path(explained):
-        rows = df.count()  # Spark names a file once, even if it reads it twice
+        rows = df.count()  # Spark lists a file once, even if it reads it twice
         told.append(f"{rows} rows")
     source = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
     paths = [arrow_path(file) for file in files]
     marks = _marks_of(paths)
     if files and is_read(plan) and holds_all(paths, df.schema, rows):
-        # Else a directory's name such as day=1 would be a column, which the DataFrame has not.
+        # Otherwise a directory such as day=1 would become a column that the DataFrame lacks.
         names = list(df.columns) if any("=" in path for path in paths) else None
         return made(source, paths, None, columns or names, marks)
 
@@ -191,7 +190,7 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
 
 
 def _marks_of(paths: Sequence[str]) -> dict[str, str]:
-    """Return as which each file is found; one that the driver can't reach has no mark."""
+    """Return the mark of each file (size and time); a file that the driver can't reach has none."""
     stat = load_adapter("flowctl_files._stores", "files").Stores(None, None).stat
 
     def mark(path: str) -> str:
@@ -238,12 +237,12 @@ def _instants(spark: Any) -> Iterator[None]:
 
 
 def _quoted(column: str) -> str:
-    """The name as Spark's SQL has it, so that a dot in it is a dot."""
+    """Return the name quoted for Spark's SQL, so that a dot in it is part of the name."""
     return "`" + column.replace("`", "``") + "`"
 
 
 def _explained(df: Any) -> str:
-    """What Spark says that the DataFrame is."""
+    """Return Spark's explanation of the DataFrame."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         df.explain(extended=True)
@@ -251,16 +250,16 @@ def _explained(df: Any) -> str:
 
 
 def _plan_in(explained: str) -> str:
-    """The part of it that is the same in every session."""
+    """Return the part of the explanation that is the same in every session."""
     found = _PLAN.search(explained)
     return _PASSING.sub("", found[1] if found else explained).strip()
 
 
 def _digest_of_rows(df: Any) -> str:
-    """A number that tells rows from others, in any order, and how many they are."""
+    """Return a digest of the rows, in any order, and their number."""
     from pyspark.sql import functions as F
 
-    # Spark hashes no maps, and no types of its own making; all of them can be written as text.
+    # Spark can't hash maps and some types of its own, but it can write all of them as text.
     columns = [F.col("`{}`".format(name.replace("`", "``"))) for name in df.columns]
     texts = [F.to_json(F.struct(column)) for column in columns]
     sums = F.sum(F.xxhash64(*texts).cast("decimal(38,0)"))

@@ -1,7 +1,7 @@
-"""What this version of Spark has: the one place that knows, asked when a door is used.
+"""The features of the installed Spark, checked in this module only, when a feature is used.
 
-Spark 3.5 to 4.3 are looked at, not counted: what is there is used, and what is not there is said in
-one line, with what works instead.  docs/versions.md has the table.
+Spark 3.5 to 4.3 are checked for what they have, not by version number: a missing feature is
+reported in one line, with an alternative.  docs/versions.md has the table.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Javas(NamedTuple):
-    """The versions of Java that a Spark runs on; ``newest`` None: no bound is known.
+    """The versions of Java that a Spark runs on; ``newest`` None means no known bound.
 
-    ``asks_for_vector``: whether it starts every JVM with the module ``jdk.incubator.vector``.
+    ``asks_for_vector`` tells whether it starts every JVM with the module ``jdk.incubator.vector``.
     """
 
     oldest: int
@@ -31,9 +31,9 @@ class Javas(NamedTuple):
 
 
 def javas() -> Javas:
-    """Return what the Spark of this Python runs on; without one, what the newest does.
+    """Return the Java versions for the installed Spark; without one, for the newest Spark.
 
-    Nothing in Spark's Python code says it, so here its version counts.
+    Spark's Python code doesn't tell them, so this goes by its version number.
     """
     if spark_version().startswith("3."):
         return Javas(8, 17, asks_for_vector=False)
@@ -60,7 +60,7 @@ def converts_arrow() -> bool:
 
 
 def arrow_converter() -> Any:
-    """Return Spark's own maker of Rows; before Spark 4.0 it is part of Spark Connect."""
+    """Return Spark's converter from Arrow to Rows; before Spark 4.0 it is part of Spark Connect."""
     if converts_arrow():
         from pyspark.sql.conversion import ArrowTableToRowsConversion
     else:
@@ -75,13 +75,13 @@ def arrow_schema(struct: StructType) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     make: Any = to_arrow_schema
-    # Earlier ones know no other zone.
+    # Earlier versions of Spark have no other zone than UTC.
     has_zone = "timezone" in inspect.signature(make).parameters
     return make(struct, timezone="UTC") if has_zone else make(struct)
 
 
 def struct_of(spark: Any, ddl: str) -> Any:
-    """Return the type that ``ddl`` ("id long, label string") names; raises what Spark raises."""
+    """Return the type of ``ddl`` ("id long, label string"); Spark's errors pass through."""
     from pyspark.sql.types import StructType
 
     if hasattr(StructType, "fromDDL"):
@@ -90,7 +90,7 @@ def struct_of(spark: Any, ddl: str) -> Any:
 
 
 def check_reads_streams() -> None:
-    """Raise :class:`ConfigError` if streams of this Spark can't say how much they take (4.2)."""
+    """Raise :class:`ConfigError` if streams can't choose their batch size (before Spark 4.2)."""
     try:
         from pyspark.sql.streaming.datasource import ReadLimit  # noqa: F401
     except ImportError:

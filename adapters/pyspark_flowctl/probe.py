@@ -1,7 +1,7 @@
-"""What a task of ``flowctl doctor --spark`` tries on its executor.  Spark ships it by value.
+"""The checks of ``flowctl doctor --spark`` on an executor.  Spark ships this code by value.
 
-By value, as flowctl may be missing there, so: standard library only, and pyarrow for URLs.  What is
-found is returned as JSON, and never raised: Spark would try again and print a hundred lines.
+Since flowctl may be missing there, it uses only the standard library, and pyarrow for URLs.
+Results are returned as JSON, and errors never raised: Spark would retry and print a hundred lines.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from flowctl.relay_ports import Relay, RelayingStore
 from flowctl.wire import listener
 from pyspark_flowctl.jobs import LOOPBACK, SparkJobs
 
-_BLOCK_BYTES = 1 << 20  # shows that the file can be read, and costs little on any link
+_BLOCK_BYTES = 1 << 20  # enough to show that the file is readable; cheap on any link
 LISTENER = "listener"  # the name of the target at which bolts would connect
 
 
 class Target(NamedTuple):
-    """Something to connect to.  ``token`` is what it says at once; b"": it may say nothing."""
+    """An address to connect to.  It sends ``token`` at once, or perhaps nothing if b""."""
 
     name: str
     host: str
@@ -41,12 +41,12 @@ class Target(NamedTuple):
 
 
 class ProbeTask(NamedTuple):
-    """What to try; shipped as plain tuples.
+    """The checks to make; shipped as plain tuples.
 
-    ``process`` is a pickle to be loaded (b"": none).  The task lasts ``lasts_s`` at least, so that
-    each executor gets one.  Of each of ``paths`` (a file, a pattern, a directory, a URL) the first
-    block of the first file is read.  ``door`` is the pickle of a relay's (b"": none), through which
-    the listener says ``token``.
+    ``process`` is a pickle to load (b"": none).  The task lasts ``lasts_s`` at least, so that each
+    executor gets one.  For each of ``paths`` (a file, a pattern, a directory, a URL) the first
+    block of the first file is read.  ``door`` is the pickle of a relay's door (b"": none), through
+    which the listener sends ``token``.
     """
 
     targets: tuple[tuple[Any, ...], ...]
@@ -59,7 +59,7 @@ class ProbeTask(NamedTuple):
 
 
 def run_probe(*task: Any) -> str:
-    """Try everything; return what was seen (see ``checkup.Seen``)."""
+    """Make all checks; return the findings (see ``checkup.Seen``)."""
     targets, timeout_s, lasts_s, process, paths, door, token = task
     began_s = time.monotonic()
     reached = {name: _connect(host, port, said, timeout_s) for name, host, port, said in targets}
@@ -68,7 +68,7 @@ def run_probe(*task: Any) -> str:
     seen = {
         "host": socket.gethostname(),
         "address": _address(*targets[0][1:3]) if targets else "",
-        "executor": os.getppid(),  # one daemon of Python workers for each executor
+        "executor": os.getppid(),  # each executor has one daemon of Python workers
         "python": platform.python_version(),
         "flowctl": _version("flowctl"),
         "targets": reached,
@@ -80,7 +80,7 @@ def run_probe(*task: Any) -> str:
 
 
 def _address(host: str, port: int) -> str:
-    """This machine's address on the way to ``host``; nothing is sent."""
+    """Return this machine's address on the route to ``host``; nothing is sent."""
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as sock:
@@ -93,12 +93,12 @@ def _address(host: str, port: int) -> str:
 def _version(module: str) -> str:
     try:
         return str(importlib.import_module(module).__version__)
-    except Exception as error:  # whatever it is, that module is of no use here
+    except Exception as error:  # whatever the error, the module can't be used here
         return f"{type(error).__name__}: {error}"
 
 
 def _connect(host: str, port: int, token: bytes, timeout_s: float) -> str:
-    """Return "" if it works, else what does not."""
+    """Return "" if the connection works, else the problem."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as sock:
             sock.settimeout(timeout_s)
@@ -115,7 +115,7 @@ def _connect(host: str, port: int, token: bytes, timeout_s: float) -> str:
 
 
 def _relayed(door: bytes, token: bytes, timeout_s: float) -> str:
-    """Return "" if the listener answers through the relay, else what does not work."""
+    """Return "" if the listener answers through the relay, else the problem."""
     try:
         with pickle.loads(door).connect(timeout_s=timeout_s) as sock:
             sock.settimeout(timeout_s)
@@ -139,14 +139,14 @@ def _load(process: bytes) -> str:
 
 
 def first_block(path: str) -> str:
-    """Return ``=`` and a digest of the first block of what ``path`` names, or why there is none."""
+    """Return ``=`` and a digest of the first block at ``path``, or why it can't be read."""
     try:
         data = _of_url(path) if "://" in path else _of_disk(path)
     except ModuleNotFoundError as error:
         return f"{error.name} is not installed"
     except OSError as error:
         return (error.strerror or str(error)).partition("\n")[0]
-    except Exception as error:  # pyarrow's own, for a scheme that it does not know
+    except Exception as error:  # pyarrow's error for an unknown scheme
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return "no such file" if data is None else f"={hashlib.sha256(data).hexdigest()[:16]}"
 
@@ -198,15 +198,16 @@ def probe_arrow(task: tuple[Any, ...], batches: Iterable[Any]) -> Iterator[Any]:
 # -- Where executors are asked to connect by ``flowctl doctor --spark``, in place of a spout ---
 
 
-_SAID_WITHIN_S: Final = 5.0  # a few bytes, into a buffer
-_TOKEN_BYTES: Final = 16  # nobody else says them by chance
+_SAID_WITHIN_S: Final = 5.0  # for a few bytes, which fit into a buffer
+_TOKEN_BYTES: Final = 16  # enough that nothing else sends them by chance
 
 
 class Greeter:
-    """Says a token to whoever connects to ``sock``, which it owns.
+    """Sends a token over each connection to ``sock``, which it owns.
 
-    ``place``: what executors connect to, for people.  ``targets``: what a task connects to by TCP;
-    with a ``relay``, which the greeter owns too, it is ``door``, a pickle, instead.
+    ``place`` names, for people, where executors connect.  ``targets`` are the addresses to which a
+    task connects by TCP; with a ``relay``, which the greeter owns too, tasks use ``door``, a
+    pickle, instead.
     """
 
     def __init__(self, sock: socket.socket, host: str, relay: Relay | None = None) -> None:
@@ -239,7 +240,7 @@ class Greeter:
 
     def close(self) -> None:
         """Stop to listen."""
-        # Wakes the thread, which a close alone does not.
+        # A close alone would not wake the thread.
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
@@ -248,14 +249,14 @@ class Greeter:
 
 
 def greeter_of(listen: ListenSettings, jobs: SparkJobs) -> Greeter:
-    """Return one that listens where a spout would with these settings."""
+    """Return a greeter that listens where a spout would with these settings."""
     host = jobs.host() if listener.needs_host(listen) else listen.host or ""
     advertised = listener.advertised_host(listen, host)
     return Greeter(listener.bind(listen, jobs.bind_host() or host), advertised)
 
 
 def relayed_greeter(store: RelayingStore) -> Greeter:
-    """Return one that is reached through ``store``'s server, as with ``listen.via=redis``.
+    """Return a greeter behind the relay of ``store``'s server, as with ``listen.via=redis``.
 
     Raises :class:`flowctl.errors.InfrastructureError` if the server can't be reached.
     """

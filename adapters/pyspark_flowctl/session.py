@@ -1,4 +1,4 @@
-"""The Spark session that bolts run on: the user's, or one that is started and stopped here."""
+"""The Spark session that bolts run on: the user's, or one that flowctl starts and stops."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from pyspark_flowctl.worker_python import check_worker_python
 # -- Start the JVM of a session of our own so that what it prints can be shown properly --------
 
 
-# The JVM itself says this at each start, about a module that Spark 4 always asks for.
+# The JVM's warning at each start about a module that Spark 4 always requires.
 _NOISE = ("WARNING: Using incubator modules",)
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
     """Start the process-wide JVM unless there is one.
 
-    Its stderr, which is also that of local Python workers, goes line by line to our
-    ``sys.stderr``: a live view on the terminal can then print it above itself.
+    Its stderr, which local Python workers share, is copied line by line to this process's
+    ``sys.stderr``, so that a live view on the terminal can print it above itself.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 
@@ -47,7 +47,7 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     launcher: Any = java_gateway  # untyped
     gateway = launcher.launch_gateway(conf, popen_kwargs={"stderr": subprocess.PIPE})
     SparkContext._ensure_initialized(gateway=gateway)
-    process: Any = getattr(gateway, "proc", None)  # none under spark-submit: not our child
+    process: Any = getattr(gateway, "proc", None)  # None under spark-submit
     if process is not None and process.stderr is not None:
         threading.Thread(
             target=_show, args=(process.stderr,), name="flowctl-spark-stderr", daemon=True
@@ -58,7 +58,7 @@ def _show(lines: Iterable[bytes]) -> None:
     for line in lines:
         text = line.decode(errors="replace")
         if not text.startswith(_NOISE):
-            # Read on without a stderr: the JVM would stand still at a full pipe.
+            # Keep reading even without a stderr: the JVM would block on a full pipe.
             with suppress(OSError, ValueError):
                 sys.stderr.write(printable_block(text, prefix="") + "\n")
 
@@ -67,7 +67,7 @@ def _show(lines: Iterable[bytes]) -> None:
 
 
 _DATABRICKS = "Databricks serverless, or Databricks Connect from another network"
-# The ends of host names of Spark Connect services whose executors reach nothing of the client's.
+# Ends of host names of Spark Connect services whose executors can't reach the client.
 _HOSTS = {
     ".databricks.com": _DATABRICKS,
     ".azuredatabricks.net": _DATABRICKS,
@@ -77,12 +77,12 @@ _HOSTS = {
 
 
 def unsupported(master: str | None, environment: Mapping[str, str]) -> str:
-    """Return the name of the service that ``master`` or the environment belongs to, "" if none.
+    """Return the unsupported service that ``master`` or the environment belongs to, or "".
 
-    Where executors run in a network of the service's own they can't connect to the driver, and
-    bolts would wait until ``start.bolts_timeout_s`` for nothing.
+    Its executors run in a network of their own and can't connect to the driver, so bolts would be
+    waited for in vain until ``start.bolts_timeout_s``.
     """
-    # A serverless notebook's runtime is called client.<version>, a cluster's <version>.
+    # The runtime is client.<version> in a serverless notebook, <version> on a cluster.
     is_serverless = environment.get("IS_SERVERLESS", "").upper() == "TRUE"
     if is_serverless or environment.get("DATABRICKS_RUNTIME_VERSION", "").startswith("client."):
         return "Databricks serverless"
@@ -95,7 +95,7 @@ def unsupported(master: str | None, environment: Mapping[str, str]) -> str:
 
 
 def refuse_unsupported(master: str | None, environment: Mapping[str, str]) -> None:
-    """Raise :class:`ConfigError` where bolts can't work."""
+    """Raise :class:`ConfigError` for a service where bolts can't work."""
     if name := unsupported(master, environment):
         raise ConfigError(
             "master",
@@ -110,19 +110,19 @@ def refuse_unsupported(master: str | None, environment: Mapping[str, str]) -> No
 
 _log = ModuleLogger("pyspark_flowctl")
 
-# How often Spark itself may start a killed bolt's task again within one job: it does so in 0.25 s,
-# a new job takes 0.5 s.  More kills than anyone makes in a run; after them we start a new job.
+# Restarts of a killed bolt's task by Spark within one job: each takes 0.25 s, while a new job takes
+# 0.5 s.  It exceeds the kills of any real run; after them a new job is started.
 LOCAL_FAILURES_MAX = 1000
 
-# From so many bolts on, workers of a cluster are forked from our daemon too.  A bolt's imports take
-# 0.3 to 0.8 s of CPU time, and bolts of an executor all import at once: 200 on two hosts with a
-# core each had not connected after two minutes.  With fewer it is not worth it that a worker
-# without flowctl can't start at all.
+# Number of bolts from which workers of a cluster, too, are forked from flowctl's daemon.  A bolt's
+# imports take 0.3 to 0.8 s of CPU time, and all bolts of an executor import at once: 200 bolts on
+# two hosts with a core each had not connected after two minutes.  With fewer bolts the gain doesn't
+# outweigh that a worker without flowctl can't start at all.
 FORK_FROM_BOLTS = 24
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-# The JVMs only start Python here, no data goes through them: the first compiler and the smallest
-# collector save 40 % of the start's CPU time.
+# The JVMs only start Python here and pass no data: the quick compiler and the smallest collector
+# save 40 % of the start's CPU time.
 _QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -144,7 +144,8 @@ class SessionHolder:
         """Return the given or active session's jobs; None if a session has to be started.
 
         Call it from the user's thread: Spark's active session is thread-local.  Raises
-        :class:`ConfigError` if ``master`` contradicts the session, or where bolts can't work.
+        :class:`ConfigError` if ``master`` contradicts the session, or for a service where bolts
+        can't work.
         """
         refuse_unsupported(self._master, os.environ)
         with self._lock:
@@ -157,13 +158,13 @@ class SessionHolder:
             return self._jobs
 
     def will_be_local(self) -> bool:
-        """Return True if the bolts run, or will run, on this machine."""
+        """Whether the bolts run, or will run, on this machine."""
         if self._jobs is not None:
             return self._jobs.local
         return is_local(self._master or "local")
 
     def open(self) -> SparkJobs:
-        """Return the session's jobs, started if need be (5–9 s).
+        """Return the session's jobs; start a session if necessary (5–9 s).
 
         Raises :class:`InfrastructureError` if Spark does not start.
         """
@@ -179,11 +180,11 @@ class SessionHolder:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the session was started here, so that nothing else runs in it."""
+        """Whether the session was started here, so that only flowctl runs in it."""
         return self._owned is not None
 
     def close(self) -> None:
-        """Stop the session if it was started here; forget it."""
+        """Stop the session if it was started here, and forget it."""
         with self._lock:
             owned, self._owned, self._jobs = self._owned, None, None
             if owned is not None:
@@ -208,7 +209,7 @@ def _active_session() -> Any | None:
         active = None
     if active is not None:
         return active
-    # Active means: in this thread.  One made in another thread is the user's all the same.
+    # A session is active only in its own thread; one of another thread is the user's, too.
     made = getattr(SparkSession, "_instantiatedSession", None)
     if made is not None and made.sparkContext._jsc is not None:
         return made
@@ -216,7 +217,7 @@ def _active_session() -> Any | None:
 
 
 def _active_context() -> Any | None:
-    """Return the process's SparkContext if it was made without a session; None if there is none."""
+    """Return the process's SparkContext, even if it has no session; None if there is none."""
     from pyspark import SparkContext
 
     return _ContextOnly(context) if (context := SparkContext._active_spark_context) else None
@@ -225,7 +226,7 @@ def _active_context() -> Any | None:
 class _ContextOnly:
     """A SparkContext in place of a session.
 
-    Bolts need no more, and making the session takes as much CPU time (2 s) as the context.
+    It suffices for bolts, and making the session would take as much CPU time (2 s) as the context.
     """
 
     def __init__(self, context: Any) -> None:
@@ -236,7 +237,7 @@ class _ContextOnly:
 
 
 def jobs_of(spark: Any) -> SparkJobs:
-    """Return what bolts need of a session, classic or Connect."""
+    """Return the :class:`SparkJobs` of a session, classic or Connect."""
     return ConnectJobs(spark) if is_connect(spark) else ClassicJobs(spark)
 
 
@@ -246,7 +247,7 @@ def _start(master: str | None, slots_wanted: int) -> Any:
 
         try:
             return SparkSession.builder.remote(master).getOrCreate()
-        except ImportError as error:  # Connect needs pandas, pyarrow and grpc; Spark says which
+        except ImportError as error:  # pandas, pyarrow or grpc is missing for Connect
             raise _not_installed(error) from error
     from pyspark_flowctl.java import ensure_java
 
@@ -268,7 +269,7 @@ def _start(master: str | None, slots_wanted: int) -> Any:
 
 
 def _cause(text: str) -> str:
-    """The line that says why: py4j's first names only the constructor that failed."""
+    """Return the line with the cause: py4j's first line only names the constructor that failed."""
     lines = text.splitlines() or [""]
     java = (line[2:] for line in lines if line.startswith(": "))
     return next(java, lines[0])
@@ -279,20 +280,20 @@ def _not_installed(error: ImportError) -> MissingExtraError:
 
 
 def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:
-    """Return the settings of a session of our own; ``spark-defaults.conf`` fills in the rest.
+    """Return the settings of a session to start, besides those in ``spark-defaults.conf``.
 
-    Its settings stand, except for the master and the name, which are the run's.
+    Settings in that file are kept, except for the master and the name, which are the run's.
     """
-    # One slot more than bolts, so that a job of the user's own is not shut out.
+    # One slot more than bolts, so that a job of the user can run too.
     chosen = master or f"local[{slots_wanted + 1},{LOCAL_FAILURES_MAX}]"
     preferred = {
-        "spark.ui.enabled": "false",  # saves a second of start and a port
+        "spark.ui.enabled": "false",  # saves a second at the start, and a port
         "spark.ui.showConsoleProgress": "false",  # a bolt's job has no progress to show
         "spark.driver.extraJavaOptions": f"{_QUICK_JVM} "
         f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
         "spark.executor.extraJavaOptions": _QUICK_JVM,
     }
-    if is_local(chosen):  # a host name that does not resolve, or a VPN, must not matter
+    if is_local(chosen):  # works even if the host name doesn't resolve, or with a VPN
         preferred |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         preferred |= _forked_from_ours() | _path_to_ours()
     elif slots_wanted >= FORK_FROM_BOLTS:
@@ -303,7 +304,7 @@ def _settings(master: str | None, slots_wanted: int) -> dict[str, str]:
 
 
 def _forked_from_ours() -> dict[str, str]:
-    """Return the settings with which Spark forks workers from ``pyspark_flowctl.daemon``."""
+    """Return the settings that make Spark fork workers from ``pyspark_flowctl.daemon``."""
     used = [name for name in ALSO if name in sys.modules]
     return {
         "spark.python.daemon.module": "pyspark_flowctl.daemon",
@@ -312,11 +313,12 @@ def _forked_from_ours() -> dict[str, str]:
 
 
 def _path_to_ours() -> dict[str, str]:
-    """Return the setting with which workers on this machine find the flowctl of this process."""
+    """Return the setting by which workers on this machine find this process's flowctl."""
     found = (importlib.util.find_spec(name) for name in ("flowctl", "pyspark_flowctl"))
     files = (spec.origin for spec in found if spec is not None and spec.origin is not None)
     roots = dict.fromkeys(str(Path(file).absolute().parent.parent) for file in files)
-    # What is installed is found anyway, and PYTHONPATH would put it before the standard library.
+    # Installed packages are found anyway, and PYTHONPATH would put them before the standard
+    # library.
     installed = {
         *site.getsitepackages(),
         site.getusersitepackages(),
@@ -331,7 +333,7 @@ def _path_to_ours() -> dict[str, str]:
 
 
 def _names_in_defaults() -> set[str]:
-    """Return what ``spark-defaults.conf`` sets; where it is, is Spark's own rule."""
+    """Return the names that ``spark-defaults.conf`` sets; the file is found by Spark's own rule."""
     import pyspark
 
     home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
@@ -347,7 +349,7 @@ def _names_in_defaults() -> set[str]:
 
 @contextlib.contextmanager
 def _workers_use_this_python() -> Iterator[None]:
-    """Without PYSPARK_PYTHON workers take whatever ``python3`` is on PATH."""
+    """Set PYSPARK_PYTHON to this Python: without it workers use the ``python3`` on PATH."""
     if "PYSPARK_PYTHON" in os.environ:
         yield
         return
@@ -360,9 +362,9 @@ def _workers_use_this_python() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigint_kept() -> Iterator[None]:
-    """Spark's own handler cancels all jobs on Ctrl-C: ours must save first."""
+    """Keep flowctl's handler of Ctrl-C, which saves first: Spark's would cancel all jobs."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # Spark sets no handler from here
+        yield  # Spark sets no handler outside the main thread
         return
     before = signal.getsignal(signal.SIGINT)
     try:

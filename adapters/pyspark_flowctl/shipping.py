@@ -1,4 +1,4 @@
-"""Pickle ``process`` for the workers, once, in the driver, where an error can be explained."""
+"""Pickle ``process`` for the workers once, in the driver, where an error can be explained."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from flowctl.bolts.captured import is_installed, parts_of
 from flowctl.errors import ConfigError
 
 cloudpickle: Any = _cloudpickle  # untyped
-_DEPTH_MAX = 3  # a function that calls another, whose object has the connection: then it is clear
-_REGISTRY = threading.Lock()  # cloudpickle's list of modules by value is global
+_DEPTH_MAX = 3  # levels named in an error: a function, one it calls, its object
+_REGISTRY = threading.Lock()  # cloudpickle's list of modules to pickle by value is global
 
 
 def ship(process: Any, *, field: str | None = None) -> bytes:
     """Return ``process`` pickled by Spark's own cloudpickle; ``field`` names it in errors.
 
     A function of a job's file can't be imported on workers, so its module is pickled by value, and
-    those of what it says it takes along (``companions``: hooks); where that is impossible (a lock
-    in the module) it is pickled by name, which works if the module is installed there.  Raises
-    :class:`ConfigError` that names what can't be pickled.
+    so are the modules of its ``companions`` (hooks).  If that is impossible (a lock in the module),
+    it is pickled by name, which works if the module is installed on the workers.  Raises
+    :class:`ConfigError` that names the object that can't be pickled.
     """
     travellers = (process, *getattr(process, "companions", ()))
     modules = {module for each in travellers if (module := _local_module(each)) is not None}
@@ -75,12 +75,12 @@ def _dumps_or_none(value: Any) -> bytes | None:
 
 
 def _local_module(process: Any) -> ModuleType | None:
-    """Return the module of a process or a companion if workers can't be expected to have it."""
+    """Return the module of a process or a companion if workers may not have it."""
     inner = _unwrapped(process)
     name = getattr(inner, "__module__", None) or type(inner).__module__
     module = sys.modules.get(name)
     if module is None or name == "__main__" or is_installed(module):
-        return None  # cloudpickle takes __main__ by value anyway
+        return None  # cloudpickle pickles __main__ by value anyway
     return module
 
 
@@ -88,7 +88,7 @@ def _unwrapped(process: Any) -> Any:
     while True:
         if isinstance(process, functools.partial):
             process = process.func
-        elif hasattr(process, "__wrapped__"):  # what only carries a job's own code
+        elif hasattr(process, "__wrapped__"):  # wrappers that only carry a job's own code
             process = process.__wrapped__
         else:
             return getattr(process, "__func__", process)
@@ -103,7 +103,7 @@ def _problem(process: Any, error: Exception) -> str:
 
 
 def _offender(carrier: Any, depth: int = 0) -> str:
-    """Name what of ``carrier`` can't travel, and what in that; "": nothing is found."""
+    """Return the path to the part of ``carrier`` that can't be pickled; "" if none is found."""
     for label, value in parts_of(carrier).items():
         if _dumps_or_none(value) is None:
             found = f"{label} ({type(value).__name__})"

@@ -1,4 +1,4 @@
-"""What a partition of a paced write does on its worker."""
+"""The work of one partition of a paced write, on its worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = ModuleLogger("pyspark_flowctl")
 
 
 def tell_unnamed(plan: Plan, target: str) -> None:
-    """Say that letters wait: two jobs without names that call one target can't be told apart."""
+    """Warn of waiting letters: they may be another job's, as unnamed jobs share a target's name."""
     if isinstance(plan.dead_letter, RedrivableDeadLetter) and plan.dead_letter.to_redrive(target):
         _log.warning(
             "letters_wait",
@@ -45,16 +45,16 @@ def tell_unnamed(plan: Plan, target: str) -> None:
 
 
 def redrive(plan: Plan, job: str, pacer: Pacer, schema: str | None) -> Tally:
-    """Write the letters of ``job`` that are marked; return what became of them.
+    """Write the marked letters of ``job``; return the counts.
 
-    One that fails again stays a letter.  ``schema``: Spark's, as JSON; None: nobody knows.  Raises
-    what :meth:`Delivery.run` does, and ``OSError``: then the letters stay marked.
+    A letter that fails again is kept.  ``schema`` is Spark's, as JSON; None if unknown.  Raises the
+    errors of :meth:`Delivery.run`, and ``OSError``: then the letters stay marked.
     """
     total = Tally()
     port = plan.dead_letter
     if not isinstance(port, RedrivableDeadLetter):
         return total
-    # Their losses were counted when they became letters; several bad ones in a row are likely.
+    # Their losses were counted when they became letters, and several bad ones in a row are likely.
     own = msgspec.structs.replace(plan, fail_over=None, gave_up_in_a_row_max=inf)
     kind = None if schema is None else _struct(schema)
     for number, letters in _by_redrive(port, job).items():
@@ -82,9 +82,9 @@ def _struct(schema: str) -> Any:
 
 
 def _row(value: Any, kind: Any) -> Any:
-    """Return the Row that ``letter_row`` made a dict of.
+    """Return the Row from which ``letter_row`` made a dict.
 
-    Letters of older versions have maps as dicts: these are Rows if nobody knows their type.
+    Letters of older versions have maps as dicts, which become Rows if their type is unknown.
     """
     from pyspark.sql.types import ArrayType, MapType, Row, StructType
 
@@ -106,7 +106,7 @@ def _row(value: Any, kind: Any) -> Any:
 
 
 def _is_map(value: Any) -> bool:
-    """Whether ``letter_row`` may have made it of a map; letters of other jobs hold any value."""
+    """Whether ``value`` may be a map from ``letter_row``; other jobs' letters hold any value."""
     return isinstance(value, tuple) and all(
         isinstance(pair, tuple) and len(pair) == 2 for pair in value
     )
@@ -116,10 +116,12 @@ def _is_map(value: Any) -> bool:
 
 
 class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a partition needs, picklable.  ``is_named``: ``job`` is not only the target.
+    """Everything that a partition needs, picklable.
+
+    ``is_named`` tells that the user gave the job's name; otherwise it is the target's.
 
     ``parts`` are pickles of what users gave: ``fn`` or ``sink``, ``refusal``, ``cost``,
-    ``dead_letter``; what was not given is left out.
+    ``dead_letter``; those not given are absent.
     """
 
     target: str
@@ -138,15 +140,15 @@ class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, bytes]
 
 
-# So many batches Spark keeps in its checkpoint, and may be set back by
+# Batches that Spark keeps in its checkpoint, and by which it may be set back
 # (spark.sql.streaming.minBatchesToRetain).
 BATCHES_TOLD_APART = 100
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Which rows these are: the beginning of a partition's name, and the batch of a stream.
+    """The origin of rows: the beginning of a partition's name, and the batch of a stream.
 
-    ``by_stage``: the name is unique for each action, as Spark numbers stages.
+    With ``by_stage`` the name is unique for each action, as Spark numbers stages.
     """
 
     name: str
@@ -154,21 +156,22 @@ class Origin(msgspec.Struct, frozen=True):
     batch_id: int | None = None
 
     def sections(self, rows: Iterable[Any]) -> Sections:
-        """Return the rows of this task's partition as sections with names.
+        """Return the rows of this task's partition as named sections.
 
-        Another run of the job has other moments of its own; another attempt of a task has not.
+        A datetime that all rows share, such as the time of the run, may differ in another run of
+        the job, but not in another attempt of a task.
         """
         return Sections(rows, passing_moments=not self.by_stage)
 
     def where(self, job: str, sections: Sections) -> Where:
-        """Return the name of this task's partition, whose rows ``sections`` gives out."""
+        """Return the name of this task's partition, whose rows are those of ``sections``."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         attempt = 0 if context is None else context.attemptNumber()
         stage = f"/{context.stageId()}" if self.by_stage and context is not None else ""
         batch = () if self.batch_id is None else (self.batch_id,)
-        # Batches come one after the other, but Spark's checkpoint may be set back by some.
+        # Batches come in order, but Spark's checkpoint may be set back by a few.
         oldest = () if self.batch_id is None else (self.batch_id - BATCHES_TOLD_APART,)
         return Where(
             job,
@@ -196,11 +199,11 @@ def deliver(
     at_end: bool,
     schema: str | None = None,
 ) -> Tally:
-    """Deliver ``rows``, say in one line of the log what became of them, and return the counts.
+    """Deliver ``rows``, log their counts in one line, and return the counts.
 
-    Partition 0 writes first what ``flowctl dlq redrive`` has marked.  ``at_end``: a share in
-    ``fail_over`` is one of this partition; else the driver looks at all.  ``schema``: of the rows,
-    as Spark's JSON, if it is known.
+    Partition 0 first writes the letters that ``flowctl dlq redrive`` has marked.  With ``at_end`` a
+    share in ``fail_over`` applies to this partition; otherwise the driver applies it to all.
+    ``schema`` is the rows' schema, as Spark's JSON, if known.
     """
     parts = {name: _loaded(name, part) for name, part in task.parts.items()}
     sink = parts.get("sink")
@@ -270,18 +273,18 @@ def _tell(event: str, task: SinkTask, where: Where, tally: Tally, **more: Any) -
 
 
 def letter_row(value: Any) -> Any:
-    """Return a Row as :func:`plain_row` does, but a map as pairs: nobody takes them for a Row.
+    """Return a Row as :func:`plain_row` does, but a map as pairs, which can't pass for a Row.
 
-    No other value of Spark's is a tuple, and a tuple stays one in a letter.
+    No other value of Spark's is a tuple, and a tuple stays a tuple in a letter.
     """
     return plain_row(value, pairs=True)
 
 
 def plain_row(value: Any, *, pairs: bool = False) -> Any:
-    """Return a Row as a dict, and Rows within it too; anything else as it is.
+    """Return a Row as a dict, including Rows within it; anything else unchanged.
 
-    ``pairs``: a map is a tuple of its keys and values, in which keys may be Rows.
-    Raises :class:`UnrunnableError` if two columns have one name: one of them would be lost.
+    With ``pairs`` a map becomes a tuple of its keys and values, in which keys may be Rows.
+    Raises :class:`UnrunnableError` if two columns have the same name, as one of them would be lost.
     """
     if hasattr(value, "asDict"):
         names = value.__fields__

@@ -26,7 +26,7 @@ _log = ModuleLogger("pyspark_flowctl")
 
 
 def sink_of(options: dict[str, str]) -> FlowSink:
-    """Return the sink that ``options`` ask for: ``process`` names a function of a batch, or a sink.
+    """Return the sink for ``options``: ``process`` names a function of a batch, or a sink.
 
     Raises :class:`ConfigError` that names a missing or wrong option.
     """
@@ -43,7 +43,7 @@ def sink_of(options: dict[str, str]) -> FlowSink:
 
 @dataclass
 class Counted(WriterCommitMessage):
-    """What became of the rows of one partition."""
+    """The counts of one partition's rows."""
 
     tally: Tally
 
@@ -61,19 +61,19 @@ class BatchWriter(DataSourceWriter):
         return Counted(deliver(sink.task, sink.origin, iterator, at_end=False, schema=self._schema))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All partitions are written: say what became of the rows."""
+        """Log the counts of all rows, as all partitions are written."""
         _conclude(self._sink, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A partition failed for good; what others wrote stays."""
+        """Log that a partition failed for good; rows written by others stay."""
         _log.warning("write_failed", target=self._sink.task.target, **_sum(messages).fields())
 
 
 class StreamWriter(DataSourceStreamWriter):
-    """For ``writeStream.format("flowctl")``.
+    """The writer of ``writeStream.format("flowctl")``.
 
-    A span's partition holds the query's id, its positions are (batch id, section, its mark, row
-    number), as with ``flow_batch``.
+    A span's partition contains the query's id, and its positions are (batch id, section, its mark,
+    row number), as with ``flow_batch``.
     """
 
     def __init__(self, sink: FlowSink, schema: str) -> None:
@@ -86,11 +86,11 @@ class StreamWriter(DataSourceStreamWriter):
         return Counted(deliver(task, origin, iterator, at_end=False, schema=self._schema))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All partitions of the batch are written: say what became of the rows."""
+        """Log the counts of the batch's rows, as all of its partitions are written."""
         _conclude(self._sink, messages, batch_id=batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """A partition failed for good; what others wrote stays."""
+        """Log that a partition failed for good; rows written by others stay."""
         _log.warning(
             "batch_failed",
             target=self._sink.task.target,
@@ -103,7 +103,7 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 def _origin_of_batch(sink: FlowSink) -> Origin:
-    """Name the batch as Spark tells its tasks; if it does not, by the stage."""
+    """Return the origin, by the batch id that Spark gives to tasks, or else by the stage."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -1,26 +1,26 @@
 """``flow_sink`` and ``flow_batch``: rows of Spark into a fragile target, one line in the job.
 
 **What ``fn`` gets**: a batch whose records' values are the Rows, and whose positions end with their
-numbers in the partition.  Rows per call follow what the target does: as few as keep the fixed cost
-of a call small.  ``async def`` is awaited.  A sink gets the rows as dicts.
+numbers in the partition.  The rows per call follow the target's behaviour: just enough to make the
+fixed cost of a call small.  ``async def`` is awaited.  A sink gets the rows as dicts.
 
 **What becomes of rows**: returning means that all are written.  ``batch.reject(record, why)``
-leaves one out.  A refusal of the target (429, "too many connections", ``RetryLater``) is waited for
-and costs no attempt; ``RetryLater(again=[…])`` sends only those again.  After any other error the
-rows go again, in smaller pieces until the one that fails stands alone.
+leaves one out.  After a refusal of the target (429, "too many connections", ``RetryLater``) flowctl
+waits, and no attempt is used up; ``RetryLater(again=[…])`` sends only those rows again.  After any
+other error the rows are sent again, in ever smaller pieces until the failing row is alone.
 
-**No row is left out in silence.**  With a dead letter what can't be written is kept there, and
-``flowctl dlq show NAME`` shows it; what ``flowctl dlq redrive NAME`` has marked, the next action
-with that ``name`` writes first.  Without one, a row whose attempts ran out fails the task, and
-so does a rejected one unless ``fail_over`` allows so many: a share of all rows with ``write(df)``,
-of each partition with ``foreachPartition``.  Each worker logs a line with its counts
+**No row is left out in silence.** A dead letter keeps rows that can't be written, and ``flowctl dlq
+show NAME`` shows them; the next action with that ``name`` first writes the rows that ``flowctl dlq
+redrive NAME`` has marked.  Without a dead letter, a row whose attempts ran out fails the task, and
+so does a rejected row unless ``fail_over`` allows it: a share of all rows with ``write(df)``, of
+each partition's rows with ``foreachPartition``.  Each worker logs a line with its counts
 (:class:`flowctl.delivery.tally.Tally`), as ``foreachPartition`` returns nothing.
 
 **Spans** (``batch.span``) name the rows of a call, so that a sink can recognise a repeat: a task
-that Spark runs again gives the same names to the same rows.  If it gives other rows, or in another
+that Spark runs again gives the same names to the same rows.  If it produces other rows, or another
 order (after a shuffle, with ``rand()``, from a source that changed), each section of rows that
 differs has other names (:mod:`flowctl.delivery.sections`): it is written again, not left out.  The
-same ``name`` and ``run`` in another application are the same rows, which ``SqlSink`` leaves out.
+same ``name`` and ``run`` in another application mean the same rows, which ``SqlSink`` leaves out.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run_on_rows(
 ) -> list[str]:
     """Call ``partition`` with the Rows of each partition of ``df``; return all texts it yields.
 
-    ``schema`` is that of ``df``, as Spark's JSON.  Raises what Spark raises.
+    ``schema`` is the schema of ``df``, as Spark's JSON. Spark's errors pass through.
     """
     if not (converts_arrow() or is_connect(df)):  # Spark 3.5 makes the Rows itself
         texts: list[str] = df.rdd.mapPartitions(partition).collect()
@@ -76,7 +76,7 @@ def run_on_rows(
         made = list(partition(rows_of(batches, schema)))
         yield pyarrow.RecordBatch.from_pydict({"text": made})
 
-    batches_in.__module__ = __name__  # found by its name on workers
+    batches_in.__module__ = __name__  # workers find it by its name
     # By position: mapInArrow finds columns by name, and names may hold dots or come twice.
     columns = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
     return [row.text for row in columns.mapInArrow(batches_in, "text string").collect()]
@@ -98,9 +98,10 @@ def rows_of(batches: Iterable[Any], schema: str) -> Iterator[Any]:
 
 
 _log = ModuleLogger("pyspark_flowctl")
-_QUERY_ID = "sql.streaming.queryId"  # Spark's own name of the property of a stream's thread
+_QUERY_ID = "sql.streaming.queryId"  # Spark's property of a stream's thread
 _EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
-# Options that workers get as pickles, so that an error names what can't travel; and as they are.
+# Options that workers get as pickles, so that an error can name one that can't be pickled; and
+# unpickled.
 _SHIPPED = ("dead_letter", "refusal", "cost")
 _OF_TASK = ("rows_max", "call_max_s", "call_timeout_s", "attempts_max", "fail_over")
 
@@ -113,8 +114,8 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
     ``fn(batch)`` is called on workers with a :class:`flowctl.Batch` of Rows.  In its place, or as
     ``sink``, you may give an object with ``write(rows, batch=batch)``, such as ``SqlSink``,
     ``HttpSink`` or ``BulkSink``.  ``target`` names what is called, and must be given.  All callers
-    that name it share one limit: over partitions, executors and jobs if they share ``redis``,
-    otherwise within each process.  Raises :class:`flowctl.errors.ConfigError`.
+    that name the same target share one limit: over partitions, executors and jobs if they share
+    ``redis``, otherwise within each process.  Raises :class:`flowctl.errors.ConfigError`.
     """
     made = checked(SINK, options, "fn", "sink")
     parts = _shipped(fn, sink, made)
@@ -126,7 +127,7 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
     redis = made["redis"] or os.environ.get("FLOWCTL_REDIS_URL")
     given = {name: made[name] for name in PACING}
     settings = paced(target, redis=redis, name=job, **given).settings
-    if redis is not None:  # workers would refuse it, each in its own traceback
+    if redis is not None:  # checked here: workers would each raise a traceback
         load_adapter("flowctl_redis.url", "redis").checked(redis)
     task = SinkTask(
         target=target,
@@ -141,7 +142,7 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
 
 
 def _origin(run: str | None) -> Origin:
-    """Without a name for ever, one for this object; the stage tells its actions apart."""
+    """Return the name for rows: a permanent one with ``run``, else one of this object and stage."""
     return Origin(uuid.uuid4().hex[:12], by_stage=True) if run is None else Origin(run)
 
 
@@ -149,14 +150,14 @@ def _origin(run: str | None) -> Origin:
 def flow_batch(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions]) -> FlowBatch:
     """Write each batch of a stream, paced: ``writeStream.foreachBatch(flow_batch(…))``.
 
-    The parameters are those of :func:`flow_sink`, except ``run``.  In a span, ``partition`` holds
-    the query's id and ``position`` is (batch id, section, its mark, row number).  So a batch that
-    Spark runs again after a restart has the same names, if the input is deterministic.
-    ``fail_over`` counts over each batch.  On Spark Connect the function does not know the query's
+    The parameters are those of :func:`flow_sink`, except ``run``.  In a span, ``partition``
+    contains the query's id and ``position`` is (batch id, section, its mark, row number).  So a
+    batch that Spark runs again after a restart has the same names, if the input is deterministic.
+    ``fail_over`` applies to each batch.  On Spark Connect the function does not know the query's
     id: give ``name``, and a new one whenever the query begins again with an empty checkpoint.
 
-    The counts of each batch are logged.  On Connect the function uses the batch's own session, and
-    needs none of yours.
+    The counts of each batch are logged.  On Connect the function uses the batch's own session, not
+    yours.
     """
     if "run" in options:
         raise ConfigError(
@@ -166,7 +167,7 @@ def flow_batch(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOption
 
 
 class FlowSink:
-    """What :func:`flow_sink` returns; immutable, thread-safe and picklable."""
+    """The result of :func:`flow_sink`: immutable, thread-safe and picklable."""
 
     def __init__(self, task: SinkTask, origin: Origin) -> None:
         self.task = task
@@ -188,12 +189,12 @@ class FlowSink:
         deliver(self.task, self.origin, rows, at_end=True)
 
     def write(self, df: Any) -> Tally:
-        """Write all rows of ``df`` now, and return what became of them, summed over partitions.
+        """Write all rows of ``df`` now, and return their counts, summed over partitions.
 
-        A task that failed and was run again counts once.  If a partition failed, raises the error
-        that says why (:class:`flowctl.errors.FlowctlError`); its cause is Spark's, which has the
-        traceback.  Raises :class:`flowctl.errors.TooManyLostError` if ``fail_over`` does not allow
-        so many lost rows; the others are written then.
+        A task that failed and was run again counts once.  If a partition failed, this raises the
+        error that explains it (:class:`flowctl.errors.FlowctlError`), caused by Spark's error,
+        which has the traceback.  Raises :class:`flowctl.errors.TooManyLostError` if more rows were
+        lost than ``fail_over`` allows; the other rows are written then.
         """
         if not hasattr(df, "mapInArrow"):
             raise ConfigError(
@@ -210,7 +211,7 @@ class FlowSink:
             tally = deliver(task, origin, rows, at_end=False, schema=schema)
             yield msgspec.json.encode(tally).decode()
 
-        # Found by its name on workers; nothing of this module's state is needed there.
+        # Workers find it by its name and need none of this module's state.
         partition.__module__ = __name__
         total = Tally()
         try:
@@ -226,7 +227,7 @@ class FlowSink:
 
 
 class FlowBatch:
-    """What :func:`flow_batch` returns; immutable, thread-safe and picklable."""
+    """The result of :func:`flow_batch`: immutable, thread-safe and picklable."""
 
     def __init__(self, sink: FlowSink, *, is_named: bool) -> None:
         self.sink = sink
@@ -264,7 +265,7 @@ class FlowBatch:
 
 
 def _shipped(fn: Any, sink: Any, options: Mapping[str, Any]) -> dict[str, bytes]:
-    """Check what users gave, and pickle it: here an error can be explained."""
+    """Check and pickle the user's functions here, where an error can be explained."""
     if (fn is None) == (sink is None):
         what = "neither fn nor sink is given" if fn is None else "fn and sink are both given"
         raise ConfigError("fn", f"{what}.", remedy=f"Give one: {_EXAMPLE}.")

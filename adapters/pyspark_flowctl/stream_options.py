@@ -21,8 +21,8 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``readStream.format("flowctl")`` and its options, checked.  Picklable.
 
     ``producer`` names a class or function that returns a :class:`flowctl.FlowProducer`;
-    ``arguments`` are passed to it.  ``process`` names a function of a batch that returns rows;
-    "": the records themselves are the rows.  The others are those of docs/options.md.
+    ``arguments`` are passed to it.  ``process`` names a function of a batch that returns rows; with
+    "" the records themselves are the rows.  The other options are described in docs/options.md.
     """
 
     producer: str
@@ -46,7 +46,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StreamOptions:
-        """Return what ``options`` say; raise :class:`ConfigError` that names a wrong one."""
+        """Return the parsed ``options``; raise :class:`ConfigError` that names a wrong one."""
         left = {name.lower(): text for name, text in options.items()}
         arguments = {
             name.removeprefix(_ARGUMENT): _value(left.pop(name))
@@ -60,7 +60,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
     def check(self) -> None:
-        """Raise :class:`ConfigError` for what can't work together."""
+        """Raise :class:`ConfigError` for options that can't be combined."""
         named_object("producer", self.producer, "what makes a producer")
         if self.process:
             named_object("process", self.process, "a function of a batch")
@@ -73,7 +73,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def job(self) -> str:
-        """Under which name spans and dead letters are kept."""
+        """The job's name for spans and dead letters."""
         return self.name or self.target or "stream"
 
     def make_producer(self) -> FlowProducer:
@@ -97,7 +97,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _value(text: str) -> Any:
-    """Return numbers, booleans and lists as such; what is not JSON is text."""
+    """Return the value of JSON (numbers, booleans, lists), else the text itself."""
     try:
         return json.loads(text)
     except ValueError:

@@ -55,10 +55,10 @@ class StreamProgress:
         return cls(name, load_adapter("flowctl_redis", "redis").RedisCheckpointStore(redis))
 
     def start(self) -> dict[str, PartitionCheckpoint]:
-        """Return where a query begins that Spark knows nothing of.
+        """Return where to begin a query for which Spark has no checkpoint.
 
-        Acked ranges above a position are left out: a batch has no holes, and what is in them is
-        read again.
+        Acked ranges above a position are ignored: a batch has no gaps, so their records are read
+        again.
         """
         if self._store is None:
             return {}
@@ -70,8 +70,8 @@ class StreamProgress:
     def done(self, end: Offset) -> None:
         """Save that everything up to ``end`` is done.
 
-        A store that is away holds nothing up: the next batch saves again.  Partitions for which it
-        is already further (Spark's checkpoint was set back, or deleted) stay as they are.
+        An unreachable store doesn't stop the query: the next batch saves again.  Partitions that
+        the store has beyond ``end`` (Spark's checkpoint was set back, or deleted) stay unchanged.
         """
         store = self._store
         if store is None:
@@ -115,19 +115,19 @@ class StreamProgress:
 # -- ``spark.readStream.format("flowctl")`` ----------------------------------------------------
 
 
-# A tick of ProcessingTime that comes so soon after its time was waited for.
+# A tick of ProcessingTime that comes within this time after it was due was waited for.
 _TICK_S = 0.15
-# Chunks for each slot of a batch: a slow one costs the batch a quarter of a slot's time, and each
-# costs Spark some 30 ms.
+# Chunks of a batch per slot: a slow chunk then delays the batch by a quarter of a slot's time,
+# while each chunk costs Spark some 30 ms.
 _CHUNKS_PER_SLOT = 4
 
 
-# A source's partition, positions and values, and the position of the batch's first record of it.
+# A source's partition, its records' positions and values, and its first position in the batch.
 _Part: TypeAlias = tuple[str, list[tuple[Any, Any]], Any]
 
 
 class Chunk(InputPartition):
-    """What one task reads: some records, owned by the partition, so a retried task has the same."""
+    """The records that one task reads; they travel with it, so a retried task has the same ones."""
 
     def __init__(self, number: int, pieces: list[_Part]) -> None:
         super().__init__(number)
@@ -141,7 +141,7 @@ class Chunk(InputPartition):
 
 
 class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks for batches, from one thread; ``read`` runs in copies on workers."""
+    """The reader that Spark asks for batches, in one thread; copies on workers run ``read``."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_told_end = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers need the options and the schema only."""
+        """Pickle only the options and the schema, as workers need no more."""
         return {"options": self._options, "schema": self._schema}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -175,19 +175,19 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- the planner ---------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint of Spark's begins: at Redis', if there is one."""
+        """Return where a query new to Spark begins: at the checkpoint in Redis, if there is one."""
         return Offset(self._options.start_rows, self._saved().start()).packed()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark asks once: the bound; batches size themselves below it."""
+        """Return the bound, for which Spark asks once; batches choose their size below it."""
         return ReadMaxRows(self._options.batch_rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends when the source has nothing more for the moment."""
+        """Make the query end when the source has no more records for the moment."""
         self._stops_when_empty = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Read the next batch and return where it ends; ``start`` itself if there is nothing."""
+        """Read the next batch and return its end; ``start`` itself if there are no records."""
         begin = Offset.unpacked(start)
         sizes = self._sizes_from(begin)
         self._measure(sizes)
@@ -222,7 +222,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return chunks_of(pieces, Offset.unpacked(end).chunks)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark is done with everything up to ``end``."""
+        """Note that Spark has finished everything up to ``end``."""
         self._saved().done(Offset.unpacked(end))
 
     def stop(self) -> None:
@@ -233,7 +233,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._progress.close()
 
     def _tell_of_end(self) -> None:
-        """Say that a query waits for nothing: a source that does not follow never has more."""
+        """Log that the query waits in vain: a source that does not follow never has more."""
         if self._stops_when_empty or self._has_told_end or not self.source().is_over:
             return
         self._has_told_end = True
@@ -246,15 +246,15 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _measure(self, sizes: BatchRows) -> None:
-        """The last batch is over, for Spark asks for another."""
+        """Measure the last batch, which is over as Spark asks for another."""
         planned, self._planned = self._planned, None
         if planned is None or self._batches == 1:
-            return  # the first batch pays for the start of workers: its time says nothing
+            return  # the first batch includes the start of workers, so its time is ignored
         rows, began_at_s = planned
         sizes.took(rows, self._clock() - began_at_s, is_bound=self._has_ticked())
 
     def _has_ticked(self) -> bool:
-        """Whether this is a tick of the trigger, so that nobody knows when the batch ended."""
+        """Whether this is a tick of the trigger, so that the end of the last batch is unknown."""
         tick_s = self._options.trigger_s
         return tick_s is not None and self._wall_clock() % tick_s < _TICK_S
 
@@ -281,7 +281,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- workers -------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Process one chunk, all of it, and then yield the rows as Arrow batches."""
+        """Process a whole chunk, then yield the rows as Arrow batches."""
         assert isinstance(partition, Chunk)
         yield from rows_out(self._options, self._schema, partition.records())
 
@@ -309,7 +309,7 @@ def chunks_of(pieces: Sequence[Piece], most: int) -> list[Chunk]:
 
 
 def _tell_of_letters(options: StreamOptions) -> None:
-    """Say that letters wait: rows of theirs would be missing in a batch that Spark repeats."""
+    """Warn of waiting letters, whose rows would be missing in a batch that Spark repeats."""
     if not options.dead_letter:
         return
     try:
@@ -328,5 +328,5 @@ def _tell_of_letters(options: StreamOptions) -> None:
 
 
 def reader_of(options: Mapping[str, str], schema: str) -> FlowctlStreamReader:
-    """Return the reader that ``options`` ask for; raise :class:`ConfigError` that names one."""
+    """Return the reader for ``options``; raise :class:`ConfigError` that names a wrong option."""
     return FlowctlStreamReader(StreamOptions.of(options), schema)

@@ -1,4 +1,4 @@
-"""What a task of a stream does: process a chunk, then give its rows out as Arrow."""
+"""The task of a stream: process a chunk, then yield its rows as Arrow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark_flowctl.features import arrow_schema
 from pyspark_flowctl.stream_options import StreamOptions
 from pyspark_flowctl.text_options import named_object
 
-# What a stream without process gives out.
+# The columns of a stream without ``process``.
 RECORDS_SCHEMA = "partition string, position string, value string"
 _BATCH_ROWS = 10_000  # Spark's own size of an Arrow batch
 
@@ -28,8 +28,8 @@ _BATCH_ROWS = 10_000  # Spark's own size of an Arrow batch
 def rows_out(options: StreamOptions, schema: str, pieces: Iterable[Piece]) -> Iterator[Any]:
     """Yield the rows of ``pieces`` as ``pyarrow.RecordBatch``; ``schema`` is Spark's, as JSON.
 
-    All records are processed before the first row goes out: Spark may stop reading early, and a row
-    that was given out stands for a record that is done.
+    All records are processed before the first row goes out: Spark may stop reading early, and each
+    yielded row stands for a record that is done.
     """
     import pyarrow
     from pyspark.sql.types import StructType, _parse_datatype_json_string
@@ -52,12 +52,13 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
     records = piece.records
 
     def table(rows: Any) -> Any:
-        # In the call: a value that does not fit its column is a failure of its record.
+        # Converted within the call, so that a value that does not fit its column counts as its
+        # record's failure.
         return table_of(rows, schema, "process")
 
     plan = Plan(
         process=_tabled(named_object("process", options.process, "a function"), table),
-        keep=made.append,  # not in the call: what returns too late must add no rows
+        keep=made.append,  # added after the call: one that returns too late must add no rows
         attempts_max=options.attempts_max,
         dead_letter=dead_letter_of(options.dead_letter),
         fail_over=options.fail_over,
@@ -70,7 +71,7 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
         place=lambda number: records[number].position,
         before=records[0].position if piece.batch_first is None else piece.batch_first,
     )
-    # Without a target no limit is shared, and what refuses is waited for.
+    # Without a target no limit is shared; refusals are waited for.
     pacer = TargetPacer(
         options.target or options.job,
         redis=options.redis if options.target else None,
@@ -84,7 +85,7 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
 
 
 def _tabled(process: Callable[[Batch], Any], table: Callable[[Any], Any]) -> Callable[[Batch], Any]:
-    """Return ``process`` as one that returns a table of its rows."""
+    """Return a function that calls ``process`` and returns a table of its rows."""
     if is_async(process):
 
         async def awaited(batch: Batch) -> Any:
@@ -104,9 +105,9 @@ def _tabled(process: Callable[[Batch], Any], table: Callable[[Any], Any]) -> Cal
 
 @contextmanager
 def _all_again() -> Iterator[None]:
-    """A call that is refused in part (``again=``) has returned no rows for the other part either.
+    """Turn a partial refusal (``again=``) into one of all records, as with a bolt.
 
-    They would be missing, so all of its records go again, as with a bolt.
+    The call has returned no rows for the accepted part, and these would be missing.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Keeps each bolt's Spark job alive, and reports which bolts wait for a slot."""
+"""Keep each bolt's Spark job alive, and report the bolts that wait for a slot."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pyspark_flowctl.jobs import SparkJobs
 from pyspark_flowctl.outcome import GiveUp, Outcome, RestartPolicy, from_spark
 from pyspark_flowctl.task import BoltTask
 
-# A cancelled job returns within 0.1 s (classic) and 1 s (Connect); one that was just being
-# submitted is caught by the next try.
+# Seconds between cancels.  A cancelled job returns within 0.1 s (classic) or 1 s (Connect); the
+# next try catches a job that was just being submitted.
 _END_TRIES = 5
 _END_EVERY_S = 2.0
 
@@ -26,7 +26,7 @@ Notify = Callable[[BoltNotice], None]
 
 
 class BoltSupervisor:
-    """One thread: runs one bolt's job again and again until it received END or ``stopping`` is set.
+    """A thread that runs one bolt's job again and again, until END or ``stopping``.
 
     ``is_done`` is thread-safe, as are ``cancel`` and ``is_waiting``.
     """
@@ -51,7 +51,7 @@ class BoltSupervisor:
         self._submitted = False
         self._run_over = threading.Event()
         self._ended_why = ""
-        #: Whether it is to leave its executor.
+        #: Whether the bolt should leave its executor.
         self.is_moving: bool = False
         name = f"flowctl-{task.bolt}"
         supervise = guarded(self._supervise, name=name, on_death=all_fatal(notify))
@@ -68,32 +68,32 @@ class BoltSupervisor:
         return self._tag
 
     def is_waiting(self) -> bool | None:
-        """Return True while Spark has no slot for the bolt, None if that can't be known."""
+        """Whether Spark has no slot for the bolt; None if unknown."""
         if self.is_done or not self._submitted:
             return False
         return self._jobs.is_waiting(self._tag)
 
     def cancel(self) -> None:
-        """Cancel the job that runs now, if any."""
+        """Cancel the running job, if any."""
         if self._submitted and not self.is_done:
             self._jobs.cancel(self._tag)
 
     def move(self) -> None:
-        """When its spout ends this run, run it again: its executor is about to go."""
+        """Run the bolt again after its spout ends this run, as its executor is about to go."""
         self.is_moving = self._submitted
 
     def end(self, why: str, kill: Callable[[], None]) -> None:
         """End the run of a bolt that does not answer, and let it run again.
 
-        ``kill`` kills its process, if that is possible; else Spark does, some 2 to 4 s after the
-        cancel, even if the process is stopped.  Waits until the run is over.
+        ``kill`` kills its process, if possible; otherwise Spark does, 2 to 4 s after the cancel,
+        even if the process is stopped.  Waits until the run is over.
         """
         run_over = self._run_over
         self._ended_why = why
         for _ in range(_END_TRIES):
             try:
                 self.cancel()
-            except Exception as error:  # the session is gone: so is the bolt
+            except Exception as error:  # the session is gone, and the bolt with it
                 _log.debug("bolt_not_cancelled", bolt=self.bolt, error=type(error).__name__)
             kill()
             if run_over.wait(_END_EVERY_S) or self._stopping.is_set():
@@ -121,12 +121,12 @@ class BoltSupervisor:
         self._submitted = True
         try:
             return msgspec.json.decode(self._jobs.run(self._task, self._tag), type=Outcome)
-        except Exception as error:  # whatever Spark raises: py4j, gRPC and Spark's own errors
-            if self._stopping.is_set():  # cancelled: no need to ask why
+        except Exception as error:  # errors of py4j, gRPC or Spark
+            if self._stopping.is_set():  # cancelled: the reason is known
                 return Outcome(kind="ended")
             gone = self._jobs.is_gone()
             lived_s = time.monotonic() - began_s
-            if self._ended_why and not gone:  # by us: not a failure of Spark's
+            if self._ended_why and not gone:  # cancelled here: not a failure of Spark
                 detail = f"it was ended ({self._ended_why})"
                 return Outcome(kind="crashed", detail=detail, lived_s=lived_s)
             return from_spark(error, gone=gone, lived_s=lived_s)
@@ -152,13 +152,13 @@ def move_away(jobs: SparkJobs, bolts: Sequence[BoltSupervisor]) -> None:
                 bolt.move()
 
 
-# A task starts within a second of its submission when there is a slot (24 of them took 0.8 s):
-# three looks in which all slots are taken are no hiccup.
+# A task starts within a second of its submission if a slot is free (24 tasks took 0.8 s).  So if
+# all slots are taken in three looks in a row, the bolt really waits.
 _LOOK_EVERY_S = 1.0
-# A look is some calls of the JVM, a millisecond of CPU: while nobody waits, they come less often.
+# A look takes a few calls of the JVM, a millisecond of CPU: while no bolt waits, looks are rarer.
 _LOOK_AGAIN_MAX_S = 8.0
 _LOOKS = 3
-_LOOKS_IN_CLUSTER = 10  # whose slots can't be counted, and where executors come after some time
+_LOOKS_IN_CLUSTER = 10  # a cluster's slots can't be counted, and executors come later
 
 
 def look_until(stopping: threading.Event, look: Callable[[], None], *, every_s: float) -> None:
@@ -166,13 +166,16 @@ def look_until(stopping: threading.Event, look: Callable[[], None], *, every_s: 
     while not stopping.wait(every_s):
         try:
             look()
-        except Exception as error:  # a session that is gone: the supervisors report it
+        except Exception as error:  # a lost session is reported by the supervisors
             _log.debug("slots_unknown", error=type(error).__name__)
 
 
 class SlotWatch:
-    """One thread: notifies once for each period in which a bolt waits for a slot, and tells bolts
-    on executors that are decommissioned to move."""
+    """A thread that watches slots and executors.
+
+    It notifies once for each period in which a bolt waits for a slot, and tells bolts on
+    decommissioned executors to move.
+    """
 
     def __init__(
         self,
@@ -186,7 +189,7 @@ class SlotWatch:
         self._bolts = bolts
         self._notify = notify
         self._stopping = stopping
-        self._looks: dict[str, int] = {}  # in how many looks on end a bolt was waiting
+        self._looks: dict[str, int] = {}  # looks in a row in which a bolt waited
         self._pause_s = self._next_s = _LOOK_EVERY_S  # between looks, and until the next one
         name = "flowctl-slots"
         self.thread: threading.Thread = jobs.thread(
@@ -212,8 +215,7 @@ class SlotWatch:
                 self._notify(self._notice(bolt.bolt))
 
     def _waiting(self) -> set[str]:
-        """Return which bolts have no slot; if Spark can't tell, those beyond the slots, in
-        order."""
+        """Return the bolts without a slot; if Spark can't tell, the last ones beyond the slots."""
         slots, busy = self._jobs.slots(), self._jobs.busy_slots()
         if slots is not None and busy is not None and busy < slots:
             return set()  # Spark is only slow
@@ -224,8 +226,8 @@ class SlotWatch:
         return set() if slots is None else set(active[slots:])
 
     def _notice(self, bolt: str) -> BoltNotice:
-        # The driver knows how many bolts run: Connect doesn't say who has a slot, and tasks of
-        # others may hold them all.
+        # The driver knows how many bolts run.  Connect doesn't tell which bolts have a slot, and
+        # tasks of other jobs may hold all slots.
         return BoltNotice(
             bolt,
             "waiting",

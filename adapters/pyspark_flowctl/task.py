@@ -1,9 +1,9 @@
-"""What runs on a Spark worker for one bolt.  Spark ships these functions by value.
+"""The code that runs on a Spark worker for one bolt.  Spark ships these functions by value.
 
-By value, because this code must be able to say that flowctl is missing on a worker, and to
-extend ``sys.path`` before anything of flowctl is imported.  So: standard library only at module
-level, and no state.  What happened is *returned*, as JSON: an error that is raised would be
-retried by Spark at once, and be reported as a hundred lines of Java.
+This code must be able to report that flowctl is missing on a worker, and to extend ``sys.path``
+before anything of flowctl is imported.  So it uses only the standard library at module level, and
+has no state.  The outcome is *returned*, as JSON: a raised error would be retried by Spark at once,
+and be reported as a hundred lines of Java.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 
 class BoltTask(NamedTuple):
-    """One bolt's job, of builtin types only (it is shipped as a plain tuple).
+    """A bolt's job, of builtin types only (it is shipped as a plain tuple).
 
     ``endpoint``, ``process``, ``refusal`` and ``reader`` are pickles (the last two b"": none);
     ``paths`` is the driver's ``sys.path`` where the workers share its disk, else empty; ``version``
-    is the driver's flowctl.
+    is the version of the driver's flowctl.
     """
 
     bolt: str
@@ -47,7 +47,7 @@ def run_task(*task: Any) -> str:
     began_s = time.monotonic()
     kind = "load"
     try:
-        if paths:  # resolve modules as the driver does
+        if paths:  # so that modules are found as in the driver
             sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
         import msgspec
 
@@ -70,23 +70,23 @@ def run_task(*task: Any) -> str:
             "detail": getattr(error, "problem", None) or str(error) or repr(error),
             "remedy": getattr(error, "remedy", ""),
             "module": getattr(error, "name", None) if isinstance(error, ImportError) else None,
-            "traceback": traceback.format_exc(limit=-8),  # the innermost frames name the fault
+            "traceback": traceback.format_exc(limit=-8),  # the innermost frames show the fault
         } | _other_version(version, error)
     outcome["lived_s"] = time.monotonic() - began_s
     return json.dumps(outcome)
 
 
 def end_process(bolt: str, why: str) -> None:
-    """End this worker process, and with it a call that does not return; Spark makes another."""
+    """End this worker process, and so a call that does not return; Spark starts another."""
     sys.stderr.write(f"flowctl: bolt {bolt} ends its worker process {os.getpid()}: {why}\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def _other_version(version: str, error: Exception) -> dict[str, str]:
-    """Say that the worker's flowctl is not the driver's, where that may be what is wrong.
+    """Report that the worker's flowctl differs from the driver's, if that may be the cause.
 
-    What flowctl itself has to say, and a package of others that is missing, are told as they are.
+    Errors of flowctl itself, and missing packages of others, are reported unchanged.
     """
     found = str(getattr(sys.modules.get("flowctl"), "__version__", version))
     missing = (error.name or "") if isinstance(error, ImportError) else "flowctl"
@@ -102,7 +102,7 @@ def _other_version(version: str, error: Exception) -> dict[str, str]:
 
 def run_partition(task: tuple[Any, ...], rows: Iterable[Any]) -> Iterator[str]:
     """Run the bolt as a partition of an RDD."""
-    for _ in rows:  # a worker that read all of its input is reused
+    for _ in rows:  # Spark reuses a worker that has read all of its input
         pass
     yield run_task(*task)
 

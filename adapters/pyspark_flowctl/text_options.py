@@ -8,12 +8,12 @@ from typing import Any
 
 from flowctl.errors import ConfigError
 
-# Spark adds these by itself: the last for .queryName(…), as declarative pipelines do.
+# Options that Spark adds itself; the last one for .queryName(…), as in declarative pipelines.
 SPARKS = frozenset({"checkpointlocation", "queryname"})
 
 
 def named_object(field: str, given: str, what: str) -> Any:
-    """Return what ``package.module:name`` stands for; ``what`` says what it should be."""
+    """Return the object that ``package.module:name`` names; ``what`` describes it for errors."""
     remedy = f"Name {what} in an installed module: .option({field!r}, 'package.module:name')."
     module, colon, path = given.partition(":")
     if not given:
@@ -37,7 +37,7 @@ def named_object(field: str, given: str, what: str) -> Any:
 
 
 def check_known(left: Sequence[str], known: Sequence[str]) -> None:
-    """Raise :class:`ConfigError` for an option that nobody reads: it may be a typo."""
+    """Raise :class:`ConfigError` for an unknown option, which may be a typo."""
     if "path" in left:
         raise ConfigError(
             "path",

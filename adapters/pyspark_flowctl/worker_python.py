@@ -1,4 +1,4 @@
-"""Does the Python that Spark starts for workers have flowctl?  Asked on the driver, before a job.
+"""Check on the driver, before a job, that the Python that Spark starts for workers has flowctl.
 
 Without PYSPARK_PYTHON Spark starts ``python3`` from the PATH.  If the driver's environment is not
 activated, that is another Python, and each task fails with ``No module named 'pyspark_flowctl'``.
@@ -17,11 +17,11 @@ from flowctl.errors import ConfigError
 from pyspark_flowctl.jobs import is_local
 
 _LOOK = "import importlib.util as u; raise SystemExit(u.find_spec('pyspark_flowctl') is None)"
-_LOOK_S = 30.0  # a Python starts in far less; one that takes longer says so itself later
+_LOOK_S = 30.0  # a Python starts in much less; a slower one will report itself later
 
 
 def check_active_python() -> None:
-    """:func:`check_worker_python` for the SparkContext of this process, if there is one."""
+    """Call :func:`check_worker_python` for this process's SparkContext, if there is one."""
     from pyspark import SparkContext
 
     check_worker_python(SparkContext._active_spark_context)
@@ -30,8 +30,8 @@ def check_active_python() -> None:
 def check_worker_python(context: Any) -> None:
     """Raise :class:`ConfigError` if workers on this machine would run a Python without flowctl.
 
-    ``context`` is a SparkContext or None.  Says nothing where the driver can't know: on a cluster,
-    on Spark Connect, and if files are sent with the job.
+    ``context`` is a SparkContext or None.  Passes silently where the driver can't know: on a
+    cluster, on Spark Connect, and if files are sent with the job.
     """
     if context is None or not is_local(context.master) or context._python_includes:
         return

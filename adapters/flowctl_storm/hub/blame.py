@@ -1,4 +1,4 @@
-"""Whose fault it is that an input failed: its root's, or the target's that its stage calls.
+"""Decide whether a failed input is the fault of its root or of the target that its stage calls.
 
 The places of :mod:`flowctl.core.blame` are stages here, and tasks.  The inputs of a tuple fail one
 by one, so a target that is down looks like many bad records, and each costs its root an attempt.
@@ -24,9 +24,9 @@ from flowctl_storm.hub.tree_root import Root
 
 
 class FailedAt(NamedTuple):
-    """Where an input failed; without a stage: not because of the user's code.
+    """The place of an input's failure; without a stage the user's code is not the cause.
 
-    ``may_be_target``: as far as can be seen, the target that the code calls may be to blame.
+    ``may_be_target``: the target that the code calls may be to blame, by all that is known.
     """
 
     stage: Stage | None
@@ -35,7 +35,7 @@ class FailedAt(NamedTuple):
 
     @property
     def place(self) -> str:
-        """What is down, or is not, as a whole: a stage, or one task if no other can do it."""
+        """The place that counts as down or up as a whole: a stage, or one irreplaceable task."""
         return self.bolt if self.stage is None or self.stage.plan.is_keyed else self.stage.name
 
 
@@ -49,7 +49,7 @@ class RootBlame:
         self._events = events
         self._counters = Counters()
         self._places: dict[str, Place] = {}
-        self._failing: dict[str, Place] = {}  # where something failed: nearly always none
+        self._failing: dict[str, Place] = {}  # places of failures: nearly always none
         # When that was sent which succeeded last at a bolt: a root, unlike a tuple, can't avoid a
         # bolt that reaches nothing.
         self._proven_at_s: dict[str, float] = {}
@@ -74,9 +74,9 @@ class RootBlame:
         left: int,
         now_s: float,
     ) -> None:
-        """A bolt has ``said`` what became of ``records`` inputs, and of those that it held.
+        """Take a bolt's report about ``records`` inputs, and about inputs that it held.
 
-        ``sent_at_s`` is when they were sent, if known; ``left`` roots are to be done.
+        ``sent_at_s`` is when they were sent, if known; ``left`` is the number of roots not done.
         """
         failed = [one for one in said.failed if not one.refused and not one.is_data_error]
         place = self._place(at)
@@ -95,7 +95,7 @@ class RootBlame:
             place.note_failure(0, slots=slots, reason=failed[0].reason, now_s=now_s)
 
     def counts(self, root: Root, at: FailedAt, *, left: int, now_s: float) -> bool:
-        """Whether this failure of ``root`` counts against it; ``left`` roots are to be done."""
+        """Whether this failure of ``root`` counts against it; ``left`` roots are not done."""
         place = self._place(at)
         is_bad = fails_alone(root.partition, 0 if place.is_down else root.refusals)
         proven_at_s = self._proven_at_s.get(at.bolt, NEVER_JUDGED)
@@ -106,27 +106,26 @@ class RootBlame:
         return at.bolt in self._proven_at_s and left <= FEW_LEFT
 
     def is_keepable(self, root: Root, at: FailedAt) -> bool:
-        """Whether a dead letter may keep ``root``: a bolt that never works must not empty the
-        source."""
+        """Whether a dead letter may keep ``root``: a bolt that never works mustn't empty the source."""
         if self.has_succeeded(root, at):
             return True
         self._given_up_first += 1
         return self._given_up_first <= self._given_up_first_max
 
     def has_succeeded(self, root: Root, at: FailedAt) -> bool:
-        """Whether anything has succeeded where ``root`` failed, or it is known to fail alone."""
+        """Whether something has succeeded where ``root`` failed, or the root surely fails alone."""
         return self._place(at).has_succeeded or redrive_number(root.partition) is not None
 
     # -- while a place is down -----------------------------------------------------------
 
     @property
     def down_s(self) -> float:
-        """How long places were down, stretches that are over."""
+        """Seconds for which places were down, without the current one."""
         return self._counters.target_down_total_s
 
     @property
     def down(self) -> TargetWentDown | None:
-        """Since when and why a place processes nothing; None: all do, or nobody knows."""
+        """The start and the reason of a place's outage; None if none is known."""
         return next((place.down for place in self._down_now()), None)
 
     def _down_now(self) -> list[Place]:
@@ -134,24 +133,24 @@ class RootBlame:
 
     @property
     def is_lost(self) -> bool:
-        """Whether that has lasted for ``retry.give_up_after_s``: the run has to fail."""
+        """Whether an outage has lasted for ``retry.give_up_after_s``: the run has to fail."""
         return any(place.breaker.is_lost for place in self._down_now())
 
     def may_plant(self, now_s: float) -> bool:
-        """Whether a root may be planted: while a place is down, one now and then."""
+        """Whether a root may be planted: while a place is down, only one now and then."""
         return all(place.breaker.may_ask(now_s) for place in self._down_now())
 
     def note_planted(self, now_s: float) -> None:
-        """Roots were planted; while a place is down that was one, to ask."""
+        """Note that roots were planted; while a place is down, it was one root as a probe."""
         for place in self._down_now():
             place.breaker.note_asked(now_s)
 
     def next_s(self) -> float | None:
-        """When :meth:`on_time` wants to be called, or None."""
+        """Return when to call :meth:`on_time` next, or None."""
         due_s = min((place.breaker.next_s() for place in self._failing.values()), default=inf)
         return None if due_s == inf else due_s
 
     def on_time(self, now_s: float) -> None:
-        """Time passed: a place may count as down now, or as lost."""
+        """Advance the time, by which a place may now count as down or as lost."""
         for place in self._failing.values():
             place.on_deadline(now_s)

@@ -1,7 +1,7 @@
 """Calls of bolts that collect: ``on_tick`` at intervals, ``on_end`` when their input is done.
 
-A call goes to a bolt like a tuple, behind everything it was sent before, and its answer comes back
-as an ack, with what the bolt emitted, acked and failed.  It counts in no window and in no record.
+A call goes to a bolt like a tuple, after everything sent to it before, and its answer comes back as
+an ack, with the bolt's emits, acks and fails.  It counts in no window and as no record.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from flowctl_storm.plan import END_CALL, TICK_CALL
 # -- What a topology waits for when nothing makes progress: which stage holds what, since when -
 
 
-# Reported when no root was done for this long: longer than any tuple should take, and soon enough
-# that somebody is still watching.
+# Seconds without a finished root after which the holders are reported: longer than any tuple should
+# take, and early enough for a person who watches.
 _TELL_AFTER_S: Final = 10.0
-_TELL_EVERY_S: Final = 60.0  # at most this far apart, after reports at 10, 20 and 40 s
-_BOLTS_TOLD: Final = 3  # per stage; the others as a number
+_TELL_EVERY_S: Final = 60.0  # longest interval, after reports at 10, 20 and 40 s
+_BOLTS_TOLD: Final = 3  # shown per stage; the others only as a number
 
 
 class HeldUp:
     """Watches whether roots make progress.  Part of ``TopologyCore``, not thread-safe.
 
-    If none was done for long it reports, at growing intervals, who holds what
+    If no root was done for long it reports, at growing intervals, which bolts hold which inputs
     (:class:`TreesHeldUp`).
     """
 
@@ -44,23 +44,24 @@ class HeldUp:
         self._stages = stages
         self._roots = roots
         self._events = events
-        self._progress = -1  # rises with what is done
+        self._progress = -1  # a count that rises with progress
         self._now_s = 0.0
-        self._since_s: float | None = None  # None: there is nothing to do
+        self._since_s: float | None = None  # None if there is nothing to do
         self._tell_at_s = 0.0
         self._is_at_limit = False
 
     def look(self, *, is_idle: bool, is_at_limit: bool, now_s: float) -> None:
-        """Report, if it is time.  ``is_idle``: there is nothing to do."""
+        """Report, if a report is due.  ``is_idle``: there is nothing to do."""
         self._now_s = now_s
         self._is_at_limit = is_at_limit
         if is_idle:
             self._since_s = None
             return
         roots = self._roots
-        # What is in no tree is done when its stage has finished it.
+        # An input outside any tree is done when its stage has finished it.
         if roots.pending:
-            # No root ends while a bolt collects until the end; what it receives counts as progress.
+            # No root ends while a bolt collects until the end, so the inputs that it receives count
+            # as progress.
             collecting = sum(stage.done for stage in self._stages if stage.plan.has_end)
             progress = roots.ended + collecting
         else:
@@ -80,7 +81,7 @@ class HeldUp:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing was done for so long that it was reported."""
+        """Whether a lack of progress was reported and still lasts."""
         return self._since_s is not None and self._now_s - self._since_s >= _TELL_AFTER_S
 
     def next_s(self) -> float | None:
@@ -88,7 +89,7 @@ class HeldUp:
         return self._tell_at_s if self._since_s is not None else None
 
     def held(self) -> tuple[str, ...]:
-        """Who holds what, as of the last look."""
+        """The holders and their inputs, as of the last look."""
         roots = self._roots
         found = [line for stage in self._stages for line in holdings(stage, self._now_s)]
         if roots.to_go_again:
@@ -101,7 +102,7 @@ class HeldUp:
 
 
 def holdings(stage: Stage, now_s: float) -> Iterator[str]:
-    """Describe what ``stage`` has that is not done."""
+    """Describe the pending inputs of ``stage`` and their holders."""
     held = [(bolt, len(of), min(of.values())) for bolt, of in stage.held.items() if of]
     if held:
         yield f"stage {stage.name!r} holds {_at_bolts(held, now_s)}"
@@ -121,7 +122,7 @@ def holdings(stage: Stage, now_s: float) -> Iterator[str]:
 
 
 def _at_bolts(found: list[tuple[str, int, float]], now_s: float) -> str:
-    """Those that have the oldest come first."""
+    """Describe inputs at bolts; bolts with the oldest ones come first."""
     found.sort(key=lambda each: each[2])
     told = [
         f"{count(inputs) if index else _inputs(inputs)} at {bolt} since {_since(now_s - since_s)}"
@@ -144,14 +145,14 @@ def _since(seconds: float) -> str:
 # -- Calls of bolts that collect ---------------------------------------------------------------
 
 
-# Far above the numbers of tuples, which count from 1.
+# First number of calls: far above the numbers of tuples, which count from 1.
 CALLS_FROM: Final = 1 << 62
-_NO_RECORD: Final = (Record(0, None),)  # a tuple has a record; no input has the id 0
+_NO_RECORD: Final = (Record(0, None),)  # each tuple needs a record; no input has the id 0
 _LEFT_OVER: Final = "on_end neither acked nor failed it"
 
 
 class _Call:
-    """A call that has not been answered yet."""
+    """A call without an answer so far."""
 
     __slots__ = ("consumer", "has_more", "kind", "number", "sent_at_s", "stage")
 
@@ -163,11 +164,11 @@ class _Call:
         self.kind = kind
         self.number = number
         self.sent_at_s = now_s
-        self.has_more = False  # the bolt was sent a tuple after it
+        self.has_more = False  # a tuple was sent to the bolt after the call
 
 
 class _Trouble:
-    """How often ``on_end`` of a bolt raised or was refused in a row."""
+    """Failures and refusals in a row of a bolt's ``on_end``."""
 
     __slots__ = ("faults", "refusals", "since_s")
 
@@ -179,11 +180,11 @@ class _Trouble:
 class Calls:
     """Part of ``TopologyCore``, not thread-safe.
 
-    ``on_end`` is called once for each connected bolt of a stage when its input is done: nothing
-    more comes from the sources or the stages before it, and its bolts have settled everything
-    except what they hold.  It is called again for a bolt that gets inputs after that.  What such a
-    bolt holds does not expire while the bolt is connected.  ``gave_up``: an ``on_end`` that failed
-    too often.
+    ``on_end`` is called once for each connected bolt of a stage when its input is done: no more
+    inputs come from the sources or the stages before it, and its bolts have settled everything
+    except held inputs.  It is called again for a bolt that gets inputs after that.  Inputs that
+    such a bolt holds do not expire while the bolt is connected.  ``gave_up``: an ``on_end`` that
+    failed too often.
     """
 
     def __init__(
@@ -203,8 +204,8 @@ class Calls:
         self.is_used: bool = any(stage.plan.has_end or stage.plan.tick_s for stage in stages)
         self.gave_up: TupleGaveUp | None = None
         self._number = CALLS_FROM
-        self._open: dict[str, _Call] = {}  # by bolt: at most one at a time
-        self._ended: set[str] = set()  # bolts that got nothing since their on_end
+        self._open: dict[str, _Call] = {}  # by bolt, each with one call at most
+        self._ended: set[str] = set()  # bolts without inputs since their on_end
         self._troubles: dict[str, _Trouble] = {}
         self._tick_due_s: dict[str, tuple[float, Stage]] = {}
         self._ticks: dict[str, Stage] = {}  # due now
@@ -217,14 +218,14 @@ class Calls:
             self._tick_due_s[bolt] = (now_s + stage.plan.tick_s, stage)
 
     def left(self, bolt: str) -> None:
-        """``bolt`` is gone; a call that it did not answer is void."""
+        """Forget ``bolt``, which is gone, and its unanswered call."""
         self._open.pop(bolt, None)
         self._tick_due_s.pop(bolt, None)
         self._ticks.pop(bolt, None)
         self._troubles.pop(bolt, None)
 
     def sent(self, bolt: str) -> None:
-        """``bolt`` is sent a tuple: its ``on_end`` must come after that."""
+        """Note that a tuple is sent to ``bolt``: its ``on_end`` must come after that."""
         self._ended.discard(bolt)
         call = self._open.get(bolt)
         if call is not None:
@@ -233,8 +234,7 @@ class Calls:
     # -- calls go out --------------------------------------------------------------------
 
     def poll(self, now_s: float, *, is_input_done: bool) -> Emission | None:
-        """Return the next call.  ``is_input_done``: the sources have ended, and everything is
-        planted."""
+        """Return the next call.  ``is_input_done``: the sources have ended and all is planted."""
         # Ends first: an on_tick that takes as long as its interval must not delay them.
         if self.ending and is_input_done and not self._roots.to_go_again:
             for stage in self._done_stages():
@@ -244,8 +244,7 @@ class Calls:
         return self._poll_tick(now_s, is_input_done) if self._ticks else None
 
     def _poll_tick(self, now_s: float, is_input_done: bool) -> Emission | None:
-        """Return the next tick; a bolt that is done gets none, as the run would wait for its
-        answer."""
+        """Return the next tick; none for a finished bolt, as its answer would delay the end."""
         is_over = is_input_done and self._roots.is_drained
         is_over = is_over and all(stage.is_drained for stage in self._stages)
         while self._ticks:
@@ -267,7 +266,7 @@ class Calls:
         return not (is_waiting or bolt in self._open or consumer.is_suspect or self.gave_up)
 
     def _done_stages(self) -> Iterator[Stage]:
-        """Stages with ``on_end`` to which no input will come, unless something fails."""
+        """Return the stages with ``on_end`` that get no more input, unless something fails."""
         over: set[Stage] = set()
         for stage in self._stages:
             if not (stage.is_drained and over.issuperset(stage.fed_by)):
@@ -281,7 +280,7 @@ class Calls:
                 over.add(stage)
 
     def _not_ended(self, stage: Stage) -> Iterator[AdaptiveFlowConsumer]:
-        """Bolts of ``stage`` whose ``on_end`` is due; without silent ones that hold nothing."""
+        """Return bolts of ``stage`` whose ``on_end`` is due, but not silent ones without inputs."""
         for core in stage.cores:
             for bolt, consumer in core.bolts.items():
                 is_void = consumer.is_suspect and not stage.held.get(bolt)
@@ -300,14 +299,14 @@ class Calls:
     # -- answers -------------------------------------------------------------------------
 
     def is_open(self, bolt: str, number: int) -> bool:
-        """Whether ``bolt`` may answer this one."""
+        """Whether ``bolt`` may answer the call ``number``."""
         call = self._open.get(bolt)
         return call is not None and call.number == number
 
     def on_ack(
         self, bolt: str, epoch: int, number: int, said: Settlement, now_s: float
     ) -> AckOutcome:
-        """Take what the bolt reported in the call; inputs that ``on_end`` left unsettled fail."""
+        """Take the bolt's report of the call; inputs that ``on_end`` left unsettled fail."""
         call = self._answered(bolt, epoch, number, now_s)
         if call is None:
             return AckOutcome.UNKNOWN
@@ -320,10 +319,10 @@ class Calls:
         return AckOutcome.ACKED
 
     def on_fail(self, bolt: str, epoch: int, fail: Fail, now_s: float) -> AckOutcome:
-        """``on_end`` raised, or its target has no room: it is called again.
+        """Repeat ``on_end`` later, as it raised or its target refused.
 
-        Raised: after a back-off, if the guarantee allows retries.  Refused: later, without counting
-        a fault.
+        After an exception the call is repeated with back-off, if the guarantee allows retries;
+        after a refusal it is repeated later, without counting a fault.
         """
         call = self._answered(bolt, epoch, fail.tuple_id, now_s)
         if call is None or call.kind != END_CALL:
@@ -388,7 +387,7 @@ class Calls:
         return min(due, default=None)
 
     def on_time(self, now_s: float) -> None:
-        """Make ready the calls that are due."""
+        """Queue the calls that are due."""
         self._retries.ripen(now_s)
         while self._retries.take() is not None:
             pass  # it may be called again
@@ -398,8 +397,7 @@ class Calls:
                 self._ticks[bolt] = stage
 
     def renew_held(self, now_s: float) -> None:
-        """A tick has checked the trees: those whose inputs wait for an ``on_end`` are kept
-        alive."""
+        """Keep alive, after a tick's check, the trees whose inputs wait for an ``on_end``."""
         for stage in self.ending:
             for bolt, held in stage.held.items():
                 consumer = stage.cores[stage.core_of(bolt)].bolts.get(bolt)
@@ -408,7 +406,7 @@ class Calls:
                         self._router.prolong(stage, input_id, now_s)
 
     def are_done(self, *, is_input_done: bool) -> bool:
-        """Whether the run may end: no call is open, and every ``on_end`` was called."""
+        """Whether the run may end: no call is open, and each ``on_end`` was called."""
         if self._open:
             return False
         if not (self.ending and is_input_done):
@@ -418,7 +416,7 @@ class Calls:
 
 
 def _holds_tracked(stage: Stage) -> bool:
-    """Whether bolts hold inputs that settle or expire without waiting for others."""
+    """Whether bolts hold tracked inputs, which settle or expire by themselves."""
     return any(
         stage.parcels[input_id].is_tracked
         for held in stage.held.values()

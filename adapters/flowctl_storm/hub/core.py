@@ -1,8 +1,8 @@
-"""TopologyCore: the driver contract for several stages.  Pure: time comes in, decisions go out.
+"""TopologyCore: the driver contract for several stages.  Pure: time in, decisions out.
 
-Every tuple passes this hub: what a bolt emits comes with its ack, is routed to the next stages'
-cores, and is sent when their windows allow.  A stage gets nothing while one that it feeds is full,
-so a slow stage slows down the first, and no queue grows.
+Every tuple passes through this hub: a bolt's emits come with its ack, are routed to the next
+stages' cores, and are sent when windows allow.  A stage gets no input while a stage that it feeds
+is full, so a slow stage slows down the first one, and no queue grows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flowctl_storm.plan import StagePlan
 
 
 class TopologyEvents:
-    """Returns the topology's own ``events``, then those of its cores.
+    """Returns the topology's own ``events``, then the events of its cores.
 
     Part of ``TopologyCore``, not thread-safe.
     """
@@ -51,7 +51,7 @@ class TopologyEvents:
         self._router = router
 
     def poll(self) -> FlowEvent | None:
-        """Return the next thing that happened and why, or None."""
+        """Return the next event and its reason, or None."""
         if self._roots.drops:
             self._events.extend(self._roots.drops.take())
         if self._events:
@@ -64,10 +64,10 @@ class TopologyEvents:
         return None
 
     def collect(self, stage: Stage, core: TupleCore, now_s: float) -> None:
-        """Take a core's events; what it gave up or dropped is not lost but fails its roots.
+        """Take a core's events; tuples that it gave up or dropped fail the roots of their inputs.
 
-        The consequence is reported for each root; a report on a tuple of inputs would tell nobody
-        anything.
+        The consequence is reported for each root, since a report about a tuple of inputs would mean
+        nothing to a user.
         """
         while (event := core.poll_event()) is not None:
             self._events.append(event)
@@ -96,9 +96,9 @@ class Planter:
         self._max_pending = max_pending
 
     def plant(self, now_s: float) -> None:
-        """Begin trees, while the first stages have room."""
+        """Begin trees while the first stages have room."""
         if not self.was_served:
-            return  # otherwise a tree's timer would run while Spark starts
+            return  # else a tree's timer would run while Spark starts
         roots, blame = self._roots, self._roots.blame
         while not any(stage.is_full for stage in self._first) and blame.may_plant(now_s):
             batch = roots.take(1 if blame.down is not None else self._room())
@@ -121,12 +121,12 @@ class Planter:
         return self._room() <= 0
 
     def _room(self) -> int:
-        """How many more new roots may be planted at once."""
+        """The number of new roots that may be planted now."""
         most = self._max_pending
         return PLANT_RECORDS if most is None else min(PLANT_RECORDS, most - self._roots.left)
 
     def pass_end_on(self, now_s: float) -> None:
-        """Nothing is left to plant: each stage learns when nothing is left before it."""
+        """Tell each stage, once everything is planted, when no inputs are left before it."""
         for stage in self._stages:
             if not stage.is_ended and all(f.is_ended and f.is_drained for f in stage.fed_by):
                 stage.end_of_input(now_s)
@@ -136,7 +136,7 @@ class Planter:
 
 
 def counters_of(stages: Sequence[Stage], roots: Roots, router: Router) -> Counters:
-    """Tuples of all stages; records are roots."""
+    """Return the counters: tuples over all stages, and roots as records."""
     total = Counters()
     for stage in stages:
         for core in stage.cores:
@@ -167,7 +167,7 @@ def stage_figures_of(stage: Stage) -> StageFigures:
 def tree_figures_of(roots: Roots, router: Router) -> TreeFigures:
     """How the trees stand."""
     return TreeFigures(
-        complete=roots.acked - roots.dead_lettered,  # those count as acked, but did not complete
+        complete=roots.acked - roots.dead_lettered,  # these count as acked, too
         failed=roots.failed,
         expired=roots.expired,
         replayed=roots.replayed,
@@ -188,9 +188,10 @@ _SETTLES: Final = (AckOutcome.ACKED, AckOutcome.LATE)
 
 
 class HubPlan(NamedTuple):
-    """What a hub is made from: ``stages`` in the order of the flow, and how trees are kept.
+    """The parts of a hub: ``stages`` in the order of the flow, and settings of trees.
 
-    ``translate`` gives the values to emit, by spout; without one, those of the source are emitted.
+    ``translate`` has a spout's function for the value to emit; without one, the source's value is
+    emitted.
     """
 
     stages: Sequence[StagePlan]
@@ -201,9 +202,9 @@ class HubPlan(NamedTuple):
 class TopologyCore:
     """Stages, trees and roots behind :class:`flowctl.core.driver.DriverCore`.  Not thread-safe.
 
-    Bolts are named ``stage.number``.  ``stages``: by name, in the plan's order.  ``roots``: what
-    was read of the sources and is pending, with its trees.  ``has_dead_letter``: the driver polls
-    ``poll_dead_letter``.  ``wanted``: what :meth:`take_news` returns.
+    Bolts are named ``stage.number``.  ``stages`` are by name, in the plan's order.  ``roots`` are
+    the pending records of the sources, with their trees.  ``has_dead_letter`` tells that the driver
+    polls ``poll_dead_letter``.  ``wanted`` are the news that :meth:`take_news` returns.
     """
 
     def __init__(
@@ -240,14 +241,14 @@ class TopologyCore:
         self._told = TopologyEvents(self._events, stages, self.roots, self._router)
         self._calls = Calls(stages, self.roots, self._router, settings.retry, rules.chance)
         self._held_up = HeldUp(stages, self.roots, self._events)
-        self._last_first = stages[::-1]  # those that empty buffers go first
+        self._last_first = stages[::-1]  # stages that empty buffers go first
 
     # -- bolts come and go ---------------------------------------------------------------
 
     def add_bolt(
         self, bolt: str, *, slots: int, epoch: int, now_s: float, in_order: bool = False
     ) -> None:
-        """As in ``SpoutCore``; what it held, as far as an earlier bolt did too, is queued again."""
+        """As in ``SpoutCore``; inputs that an earlier bolt of the name held are queued again."""
         stage, core = self._place(bolt)
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
@@ -256,7 +257,7 @@ class TopologyCore:
         self._calls.came(stage, bolt, now_s)
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
-        """A bolt is gone: its tuples, and what it held, go to other bolts of its stage.
+        """Remove a bolt; its tuples and held inputs go to other bolts of its stage.
 
         If nothing may be sent again, both are dropped.
         """
@@ -281,7 +282,7 @@ class TopologyCore:
 
     @property
     def intake(self) -> Intake:
-        """What was read of the sources and is not done."""
+        """The records that were read from the sources and are not done."""
         return self.roots.intake
 
     def offer(
@@ -300,7 +301,7 @@ class TopologyCore:
         return self.roots.set_aside(partition, record, reason, now_s)
 
     def end_of_input(self, *, now_s: float) -> None:
-        """As in ``SpoutCore``; each stage learns when nothing is left before it."""
+        """As in ``SpoutCore``; each stage is told when no inputs are left before it."""
         self._input_ended = True
         self.roots.intake.end()
 
@@ -322,11 +323,11 @@ class TopologyCore:
         return None
 
     def on_committed(self) -> None:
-        """As in ``SpoutCore``: where that has to come first, trees may be planted now."""
+        """As in ``SpoutCore``; where the commit has to come first, trees may be planted now."""
         self.roots.intake.is_held = False
 
     def poll_dead_letter(self) -> DeadTuple | None:
-        """As in ``SpoutCore``, of roots."""
+        """As in ``SpoutCore``, but for roots."""
         return self.roots.poll_dead_letter()
 
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
@@ -343,11 +344,11 @@ class TopologyCore:
     # -- bolts answer --------------------------------------------------------------------
 
     def on_ack(self, bolt: str, epoch: int, ack: Ack, *, now_s: float) -> AckOutcome:
-        """As in ``SpoutCore``; the first ack's emits are routed, those of others dropped."""
+        """As in ``SpoutCore``; emits of the first ack are routed, of later acks dropped."""
         stage, core = self._place(bolt)
         said = ack.settlement if isinstance(ack, SettledAck) else _DONE
         if self.roots.wanted.tasks and said.watched:
-            # Also for copies: they were worked on.
+            # Also for copies, since they were worked on.
             self.roots.news.append(TaskWatched(bolt, said.watched))
         if ack.tuple_id > CALLS_FROM:
             return self._calls.on_ack(bolt, epoch, ack.tuple_id, said, now_s)
@@ -356,7 +357,7 @@ class TopologyCore:
         outcome = core.on_ack(bolt, epoch, ack, now_s=now_s)
         if outcome in _SETTLES:
             self._router.settle(stage, bolt, records, said, now_s, sent_at_s=sent_at_s)
-        if core.has_lost:  # this ack proved that others are lost
+        if core.has_lost:  # this ack proved that other tuples are lost
             self._told.collect(stage, core, now_s)
         return outcome
 
@@ -367,7 +368,7 @@ class TopologyCore:
         stage, core = self._place(bolt)
         records = core.tuple_records(bolt, fail.tuple_id)
         outcome = core.on_fail(bolt, epoch, fail, now_s=now_s)
-        if outcome is AckOutcome.REFUSED:  # its trees wait for something that is under way
+        if outcome is AckOutcome.REFUSED:  # its trees wait for inputs in flight
             for record in records:
                 self._router.prolong(stage, record.position, now_s)  # type: ignore[arg-type]
         self._told.collect(stage, core, now_s)
@@ -378,7 +379,7 @@ class TopologyCore:
         self._place(bolt)[1].on_revoked(bolt, epoch, given, now_s=now_s)
 
     def on_heartbeat(self, bolt: str, epoch: int, beat: Heartbeat, *, now_s: float) -> None:
-        """As in ``SpoutCore``; the timers of the trees of inputs that take longer restart."""
+        """As in ``SpoutCore``; the trees' timers restart for inputs that take longer."""
         stage, core = self._place(bolt)
         core.on_heartbeat(bolt, epoch, beat, now_s=now_s)
         consumer = self.bolts.get(bolt)
@@ -396,7 +397,7 @@ class TopologyCore:
         return self._place(bolt)[1].attempts_of(bolt, tuple_id)
 
     def drop_peer(self, bolt: str, *, now_s: float, reason: str) -> None:
-        """As in ``SpoutCore``; what it held beyond its tuples is queued again as well."""
+        """As in ``SpoutCore``; inputs held beyond their tuples are queued again as well."""
         core = self._place(bolt)[1]
         core.counters.peers_dropped += 1
         self._events.append(PeerDropped(at_s=now_s, bolt=bolt, reason=reason))
@@ -431,7 +432,7 @@ class TopologyCore:
         self._held_up.look(is_idle=is_idle, is_at_limit=self.is_at_limit, now_s=now_s)
 
     def held_up(self) -> tuple[str, ...]:
-        """Who holds what, since when, if no root was done for long (otherwise nothing)."""
+        """The holders of pending inputs if no root was done for long, otherwise empty."""
         return self._held_up.held() if self._held_up.is_stuck else ()
 
     # -- what others read ----------------------------------------------------------------
@@ -450,12 +451,12 @@ class TopologyCore:
 
     @property
     def gave_up(self) -> TupleGaveUp | None:
-        """The first root whose attempts ran out, if there is one: the run has to fail."""
+        """The first root whose attempts ran out, if any: the run has to fail."""
         return self.roots.gave_up or self._calls.gave_up
 
     @property
     def target_down(self) -> TargetWentDown | None:
-        """As in ``SpoutCore``, of the stage that found it first."""
+        """As in ``SpoutCore``, for the stage that found it first."""
         down = [self.roots.blame.down, *(core.target_down for core in self._cores)]
         return min((d for d in down if d is not None), key=lambda d: d.at_s, default=None)
 
@@ -475,7 +476,7 @@ class TopologyCore:
 
     @property
     def collects(self) -> bool:
-        """Whether some bolts hold inputs until the end of the input."""
+        """Whether some bolts collect inputs until the end of the input."""
         return bool(self._calls.ending)
 
     @property
@@ -485,7 +486,7 @@ class TopologyCore:
 
     @property
     def is_drained(self) -> bool:
-        """Every root is done, and what belongs to no tree as well, and ``on_end`` was called."""
+        """Whether all roots and all inputs outside trees are done, and ``on_end`` was called."""
         is_drained = self.roots.is_drained and all(
             stage.is_drained for stage in self.stages.values()
         )
@@ -493,11 +494,11 @@ class TopologyCore:
 
     @property
     def counters(self) -> Counters:
-        """Tuples of all stages; records are roots."""
+        """Return the counters: tuples over all stages, and roots as records."""
         return counters_of(list(self.stages.values()), self.roots, self._router)
 
     def stage_figures(self) -> list[StageFigures]:
-        """How each stage stands, in the order of the flow."""
+        """Return the figures of each stage, in the order of the flow."""
         return [stage_figures_of(stage) for stage in self.stages.values()]
 
     def tree_figures(self) -> TreeFigures:

@@ -1,4 +1,4 @@
-"""What the hub reports about roots and tasks, and which of it is wanted: plain values."""
+"""The hub's news about roots and tasks, and the choice of wanted ones: plain values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from flowctl_storm.hub.tree_root import Root
 
 
 class RootEnd(msgspec.Struct, frozen=True):
-    """What a spout's callbacks get; ``value`` is the source's.
+    """The end of a root, for a spout's callbacks; ``value`` is the source's.
 
-    ``reason`` None: the tree is complete.  ``age_s``: since its emission; None: not sampled.
+    ``reason`` is None if the tree is complete.  ``age_s`` is the time since its emission; None if
+    not sampled.
     """
 
     spout: str
@@ -36,8 +37,7 @@ class RootEmitted(NamedTuple):
 
 
 class RootStep(NamedTuple):
-    """What a listener gets about one root; ``emission`` has the spout as its bolt, and one
-    record."""
+    """An event of one root, for a listener; its ``emission`` is of one record, by the spout."""
 
     kind: Literal["emitted", "acked", "retried", "gave_up"]
     emission: Emission
@@ -45,7 +45,7 @@ class RootStep(NamedTuple):
 
 
 class TaskWatched(NamedTuple):
-    """A settlement of ``bolt`` brought these figures."""
+    """Figures that came with a settlement of ``bolt``."""
 
     bolt: str
     watched: Watched
@@ -55,11 +55,11 @@ News: TypeAlias = RootEnd | RootEmitted | RootStep | TaskWatched
 
 
 class Wanted(NamedTuple):
-    """What is to be reported; unwanted news are not created.
+    """The news to report; others are not created.
 
-    ``ends``: every end of a root (otherwise only those of roots that ``samples`` picks at their
-    emission); ``emits``: each emission of a spout; ``steps``: what a listener gets; ``tasks``: what
-    settlements bring.
+    ``ends``: each end of a root (otherwise only of roots that ``samples`` picks at their emission);
+    ``emits``: each emission of a spout; ``steps``: a listener's events; ``tasks``: figures from
+    settlements.
     """
 
     ends: bool = False
@@ -72,7 +72,7 @@ class Wanted(NamedTuple):
 def step(
     kind: Literal["emitted", "acked", "retried", "gave_up"], root: Root, reason: str = ""
 ) -> RootStep:
-    """Return what a listener gets about ``root``, which has a number."""
+    """Return a listener's event of ``root``, which must have a number."""
     record = root.record
     emission = Emission(
         tuple_id=root.number,

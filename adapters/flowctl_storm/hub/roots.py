@@ -1,5 +1,4 @@
-"""The roots of a topology: source records whose trees are not complete, and those to be sent
-again."""
+"""The roots of a topology: source records whose trees are not complete, and records to resend."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ from flowctl_storm.hub.blame import FailedAt, RootBlame
 from flowctl_storm.hub.news import News, RootEmitted, RootEnd, Wanted, step
 from flowctl_storm.hub.tree_root import Drops, Part, Root
 
-# How many records are planted at once: enough to fill a tuple, few enough to take some 1 ms.
+# Most records planted in one step: enough to fill a tuple, few enough to take some 1 ms.
 PLANT_RECORDS: Final = 256
 
 
 class TreeRules(NamedTuple):
-    """How trees are kept.
+    """The rules for trees.
 
     ``next_id`` gives random 64-bit ids; ``ackers`` ledgers share the trees (0: nothing is tracked);
     a tree that is not complete after one to two ``timeout_s`` expires.  ``max_pending`` bounds the
@@ -94,20 +93,20 @@ class Roots:
         self._numbers = 0
         self._events = events
         self.tree_timeout_s: float = rules.timeout_s
-        self._timer: TickTimer | None = None  # from the first time the clock is known
+        self._timer: TickTimer | None = None  # set when the first time is passed in
 
     # -- what goes out -------------------------------------------------------------------
 
     def take(self, new_max: int = PLANT_RECORDS) -> Sequence[Root]:
-        """Return what is to be planted next: retries first, then new records.
+        """Return the roots to plant next: retries first, then new records.
 
-        Of new ones at most ``new_max``; retries are not limited by that.
+        At most ``new_max`` are new; retries are not limited.
         """
         again = self._retries.take()
         if again is not None:
             return (again,)
         intake = self.intake
-        # Held: its position is not saved yet.
+        # Held back: its position is not saved yet.
         if new_max <= 0 or not intake.buffer or intake.is_held:
             return ()
         cut: Cut = intake.buffer.cut(min(new_max, PLANT_RECORDS), 1 << 62)
@@ -136,7 +135,7 @@ class Roots:
         return self.ledgers[owner]
 
     def planted(self, root: Root, value: Any) -> None:
-        """``value`` was emitted for ``root``; listeners are notified the first time only."""
+        """Note that ``value`` was emitted for ``root``; listeners are notified the first time only."""
         if self.wanted.steps:
             self._number(root)
             if not root.replays:
@@ -153,15 +152,15 @@ class Roots:
     # -- how it ends ---------------------------------------------------------------------
 
     def started_at_s(self, now_s: float) -> float | None:
-        """Return ``now_s`` if the root that is planted now is sampled."""
+        """Return ``now_s`` if the root being planted is sampled, else None."""
         samples = self.wanted.samples
         return now_s if samples is not None and samples() else None
 
     def done(self, root: Root, age_s: float | None = None) -> None:
-        """The whole tree is acked: only now its record counts as acked."""
+        """Note that the whole tree is acked, so that its record counts as acked."""
         if self.wanted.steps and root.number:
             self.news.append(step("acked", root))
-        # otherwise its partition belongs to another driver, and nobody counts it
+        # otherwise another driver reads its partition, and it counts nowhere
         if not root.part.is_gone:
             self._count_done(root)
             self._tell(root, None, age_s)
@@ -183,7 +182,7 @@ class Roots:
     def on_verdict(
         self, verdict: Verdict, reason: str, now_s: float, at: FailedAt | None = None
     ) -> None:
-        """An acker has judged a tree; ``reason`` is why, if it failed, and ``at`` where."""
+        """Take an acker's verdict on a tree; ``reason`` and ``at`` tell why and where it failed."""
         if verdict.outcome is TreeOutcome.PROLONGED:
             self.trees.on_reset_timeout(verdict.root)
         elif verdict.outcome is TreeOutcome.COMPLETE:
@@ -198,7 +197,7 @@ class Roots:
                 self._fail(root, verdict.outcome, reason, now_s, age_s=end.age_s, at=at)
 
     def refuse(self, root: Root, reason: str, now_s: float) -> None:
-        """``root`` could not even be planted: it fails as its tree would."""
+        """Fail ``root``, which could not be planted, as if its tree had failed."""
         self._fail(root, TreeOutcome.FAILED, reason, now_s)
 
     def _fail(
@@ -228,7 +227,7 @@ class Roots:
     def _retry_at_s(
         self, root: Root, at: FailedAt | None, now_s: float, *, is_expired: bool
     ) -> float | None:
-        """Schedule ``root``; return when it goes again, or None: its attempts have run out."""
+        """Schedule ``root``; return when it is sent again, None if its attempts have run out."""
         if is_expired:
             self._retries.add(root, not_before_s=now_s, now_s=now_s)
             return now_s
@@ -241,13 +240,12 @@ class Roots:
         return self._retries.fault(root, root.faults, now_s)
 
     def set_aside(self, partition: str, record: Record, reason: str, now_s: float) -> bool:
-        """``record`` can't be sent: it waits for the dead letter store.  False: there is no room
-        now."""
+        """Set aside an unsendable ``record`` for the dead letter store; False if there is no room."""
         buffer = self.intake.buffer
         before = buffer.records
         if not self.intake.offer(partition, [record], now_s, [0]):
             return False
-        if buffer.records > before:  # otherwise an earlier run has finished it
+        if buffer.records > before:  # otherwise an earlier run has finished the record
             cut = buffer.take_last()
             root = Root(self._parts.get(partition) or self._open(partition), cut.seq, record)
             root.part.pending += 1
@@ -259,7 +257,7 @@ class Roots:
         return True
 
     def _number(self, root: Root) -> None:
-        """Number it, as it is about to be reported for the first time."""
+        """Give ``root`` a number, as it is about to be reported for the first time."""
         if not root.number:
             self._numbers += 1
             root.number = self._numbers
@@ -288,7 +286,7 @@ class Roots:
         at: FailedAt | None = None,
         is_kept: bool = True,
     ) -> TupleGaveUp:
-        """The dead letter keeps ``root``; if there is none, or it may not, the run has to fail."""
+        """Give ``root`` to the dead letter; if that is impossible, the run has to fail."""
         gave_up = told.gave_up(root, reason, at_s=now_s)
         if self._has_dead_letter and is_kept:
             self._dying.append((root, gave_up, at))
@@ -297,18 +295,18 @@ class Roots:
         return gave_up
 
     def _drop(self, root: Root, reason: str, now_s: float) -> None:
-        """No retries in this mode: count it, report it, forget it."""
+        """Count, report and forget ``root``, as this mode has no retries."""
         self.dropped += 1
         self.pending -= 1
         root.part.pending -= 1
         self.drops.add(root, reason, now_s)
 
     def poll_dead_letter(self) -> DeadTuple | None:
-        """Return the next root whose attempts ran out, to be kept elsewhere, or None.
+        """Return the next root for the dead letter, whose attempts ran out, or None.
 
-        None of those that failed before anything has succeeded where they did, while something else
-        is left: if the run ends over it, those were good records, and the next run begins with
-        them.
+        While other roots are left, a root waits if nothing has succeeded at its place of failure
+        yet: if the run fails for that reason, such roots were good records, and the next run begins
+        with them.
         """
         while self._dying:
             root, gave_up, at = self._dying[0]
@@ -327,12 +325,12 @@ class Roots:
 
     @property
     def left(self) -> int:
-        """Roots that are not done, without those that are given up and wait for the dead letter."""
+        """The number of roots that are not done, without those waiting for the dead letter."""
         dying = self._dying and sum(not root.part.is_gone for root, *_ in self._dying)
         return self.pending - (dying or 0)
 
     def on_dead_lettered(self, number: int, now_s: float) -> None:
-        """It is safe, so it counts as acked; one whose partition is gone is ignored."""
+        """Count a root that is safe in the store as acked; ignore one whose partition is gone."""
         root = self._dead.pop(number, None)
         if root is None or root.part.is_gone:
             return
@@ -352,7 +350,7 @@ class Roots:
     def hold_back(self, partition: str) -> int:
         """Plant no more of ``partition``; return its roots that are not done.  O(waiting)."""
         if not self._commits_acked:
-            return 0  # committed before it was sent: still ours
+            return 0  # committed before it was sent: it stays with this driver
         self.intake.buffer.drop(partition)
         part = self._parts.get(partition)
         if part is None:
@@ -362,10 +360,10 @@ class Roots:
         return part.pending
 
     def forget(self, partition: str, now_s: float) -> int:
-        """``partition`` belongs to another driver: the results of its trees no longer count here.
+        """Forget ``partition``, which belongs to another driver; return its number of roots in flight.
 
-        Return how many were under way.  Their entries stay with the ackers until they expire: if
-        they were removed, late acks would open them again and leave orphans.
+        Results of its trees no longer count here.  Their entries stay with the ackers until they
+        expire: if they were removed, late acks would open them again and leave orphans.
         """
         del now_s
         under_way = self.hold_back(partition)
@@ -383,17 +381,17 @@ class Roots:
     # -- time passes ---------------------------------------------------------------------
 
     def next_s(self) -> float | None:
-        """When :meth:`on_time` wants to be called, or None."""
+        """Return when to call :meth:`on_time` next, or None."""
         dues = (self._retries.next_due_s(), self.blame.next_s())
         due_s = min((at_s for at_s in dues if at_s is not None), default=None)
         if self._timer is None or not (self.trees or any(self.ledgers)):
             return due_s
-        # A tick is due *after* this.
+        # A tick is due *after* this time.
         tick_s = self._timer.due_after_s + 1e-3
         return tick_s if due_s is None else min(due_s, tick_s)
 
     def on_time(self, now_s: float) -> bool:
-        """Make due retries ready; True if a tick has passed and trees were checked by it."""
+        """Make due retries ready; return whether a tick has passed, which checks the trees."""
         self._retries.ripen(now_s)
         self.blame.on_time(now_s)
         if self._timer is None:
@@ -410,15 +408,15 @@ class Roots:
 
     @property
     def ended(self) -> int:
-        """Roots that have ended, in whatever way."""
+        """The number of roots that have ended, in whatever way."""
         return self.acked + self.dropped + self.handed_over
 
     @property
     def to_go_again(self) -> int:
-        """Roots that wait for their back-off, or to be planted again."""
+        """The number of roots that wait for their back-off, or to be planted again."""
         return len(self._retries)
 
     @property
     def is_drained(self) -> bool:
-        """Every record that was read is done."""
+        """Whether every record that was read is done."""
         return not self.pending and not self.intake.buffer

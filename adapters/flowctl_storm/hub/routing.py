@@ -1,4 +1,4 @@
-"""Where values go from a root and from a bolt's emits, and what that means for their trees."""
+"""Route the values of roots and of bolts' emits, and keep their trees accordingly."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from flowctl_storm.plan import (
 # -- Emits that nobody receives: counted, and reported in a few lines however many there are ---
 
 
-# The first ones are reported at once, more of the same kind after this: often enough to be noticed.
+# Seconds between reports of one kind; the first is immediate.  Frequent enough to be noticed.
 _TELL_EVERY_S: Final = 10.0
 
 
 class _Kind:
-    """Emits of one source that are not delivered for one reason."""
+    """Undelivered emits of one source, for one reason."""
 
     __slots__ = ("bolt", "told_at_s", "untold")
 
     def __init__(self) -> None:
-        self.bolt = ""  # the last one that made one
+        self.bolt = ""  # the bolt of the last one
         self.untold = 0
         self.told_at_s: float | None = None
 
 
 class Undelivered:
-    """Part of ``TopologyCore``, not thread-safe.  ``emits`` counts them all."""
+    """Part of ``TopologyCore``, not thread-safe.  ``emits`` counts all undelivered emits."""
 
     def __init__(self, events: deque[FlowEvent]) -> None:
         self.emits: int = 0
@@ -60,8 +60,7 @@ class Undelivered:
         self._untold = 0
 
     def add(self, source: str, bolt: str, reason: str) -> None:
-        """``bolt`` emitted a value as ``source`` that reaches nobody; reported at the next
-        :meth:`flush`."""
+        """Note an emit of ``bolt`` as ``source`` without a receiver, for the next :meth:`flush`."""
         self.emits += 1
         self._untold += 1
         kind = self._kinds.setdefault((source, reason), _Kind())
@@ -69,7 +68,7 @@ class Undelivered:
         kind.untold += 1
 
     def flush(self, now_s: float) -> None:
-        """Report what was added, of each kind at most every ten seconds."""
+        """Report the noted emits, each kind every ten seconds at most."""
         if not self._untold:
             return
         for (source, reason), kind in self._kinds.items():
@@ -92,7 +91,8 @@ class Undelivered:
 # -- Which tasks of a stage get a value --------------------------------------------------------
 
 
-# For a value, and the task that it was emitted to (None: to no specific one): task numbers.
+# A function of a value and of the task it was emitted to (None: no specific one); returns task
+# numbers.
 Choose: TypeAlias = Callable[[Any, int | None], Sequence[int]]
 
 _NOBODY: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def task_of_key(key: Sequence[Any], tasks: int) -> int:
-    """Return which of ``tasks`` gets ``key``: the same in every run, process and machine.
+    """Return which of ``tasks`` gets ``key``: the same in each run, process and machine.
 
     Python's own hash of a text differs between processes; a CRC does not, and spreads keys well
     enough over a few tasks.
@@ -116,10 +116,7 @@ def task_of_key(key: Sequence[Any], tasks: int) -> int:
 def make_choice(
     subscription: Subscription, loads: Callable[[], Sequence[int]], stage: str = ""
 ) -> Choose:
-    """Return how ``subscription`` of ``stage`` chooses.
-
-    ``loads()`` gives what each task has to do.
-    """
+    """Return the function by which ``subscription`` chooses tasks; ``loads()`` has their loads."""
     tasks = len(loads())
     kind = subscription.kind
     if kind == "direct":
@@ -176,7 +173,7 @@ def _by_fields(subscription: Subscription, tasks: int, stage: str) -> Choose:
 
 
 def _without_field(value: Any, subscription: Subscription, stage: str) -> JobError:
-    """Return the error for a value that lacks a field it is grouped by."""
+    """Return the error for a value that lacks a field of the grouping."""
     missing = next(field for field in subscription.fields if not _has(value, field))
     if isinstance(value, dict):
         names = sorted(map(str, value))
@@ -206,12 +203,13 @@ def _has(value: Any, field: str | int) -> bool:
 # -- Where values go from a root and from a bolt's emits, and what that means for their trees --
 
 
-# For a partition and a record: what is emitted; None: nothing, the record is done.
+# A function of a partition and a record that returns the value to emit; for None nothing is emitted
+# and the record is done.
 Translate = Callable[[str, Record], Any]
 
 
 class Route(NamedTuple):
-    """``stage`` receives from a source, its ``source``-th, what ``choose`` gives to its tasks."""
+    """A route to ``stage``, as its source number ``source``; ``choose`` picks the tasks."""
 
     stage: Stage
     source: int
@@ -219,14 +217,14 @@ class Route(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An input that a target refused: its stage, which does not have it for now."""
+    """An input that a target refused; until it is sent again its ``stage`` doesn't have it."""
 
     stage: Stage
     parcel: Parcel
 
 
 class Router:
-    """Puts values into stages and tells the ledgers.  Part of ``TopologyCore``, not thread-safe.
+    """Puts values into stages and updates the ledgers.  Part of ``TopologyCore``, not thread-safe.
 
     ``dropped`` counts emits of copies of inputs that were already settled, ``untracked_failed``
     inputs that failed and are in no tree: nobody sends them again, so each is reported.
@@ -272,11 +270,11 @@ class Router:
                 stage.fed_by += (feeder,)
 
     def plant(self, root: Root, now_s: float) -> None:
-        """Begin the tree of ``root``; if it can't be emitted it fails."""
+        """Begin the tree of ``root``; the root fails if its value can't be emitted."""
         roots, spout = self._roots, root.spout
         try:
             value, sent, targets = self._first_of(root)
-        except Exception as error:  # including what a user's translate raises
+        except Exception as error:  # including errors of a user's translate
             roots.refuse(root, getattr(error, "problem", None) or repr(error), now_s)
             return
         if targets:
@@ -287,7 +285,7 @@ class Router:
         )
         for (stage, index, task), edges in zip(targets, planting.edges, strict=True):
             stage.put(next(self._numbers), Parcel(edges, sent, index, task))
-        if planting.init is None:  # nobody receives it, or nothing is tracked
+        if planting.init is None:  # there is no receiver, or no tracking
             roots.done(root, None if started_at_s is None else 0.0)
         else:
             init = planting.init
@@ -295,17 +293,17 @@ class Router:
             self._judge(verdict, "", now_s)
 
     def _first_of(self, root: Root) -> tuple[Any, Any, list[tuple[Stage, int, int]]]:
-        """Return what is emitted for ``root``, its form on the wire, and who gets it."""
+        """Return the value to emit for ``root``, its wire form, and the receivers."""
         translate = self._translate.get(root.spout)
         if translate is None:
             value = root.record.value
             return value, wire_value(root.record), self._targets(root.spout, value, None)
         value = translate(root.partition, root.record)
-        sent = carry(value)  # raises for what would not arrive
+        sent = carry(value)  # raises for a value that would not arrive intact
         return value, sent, [] if value is None else self._targets(root.spout, value, None)
 
     def _targets(self, source: str, value: Any, task: int | None) -> list[tuple[Stage, int, int]]:
-        """Return stage, index of the source there, and task of each receiver."""
+        """Return the stage, the source's index there, and the task of each receiver."""
         return [
             (stage, index, chosen)
             for stage, index, choose in self._routes.get(source, ())
@@ -313,7 +311,7 @@ class Router:
         ]
 
     def put_again(self, stage: Stage, parcels: Sequence[Parcel]) -> None:
-        """The bolt that held these is gone, or refused them."""
+        """Queue inputs again whose bolt is gone or refused them."""
         for parcel in parcels:
             stage.put(next(self._numbers), parcel)
         stage.flush()
@@ -328,9 +326,9 @@ class Router:
         *,
         sent_at_s: float | None = None,
     ) -> None:
-        """Emits first, as their edges are part of the acks of their anchors.
+        """Process a settlement: emits first, as their edges are part of their anchors' acks.
 
-        ``sent_at_s``: when the tuple of ``records`` was sent, if that is known.
+        ``sent_at_s`` is when the tuple of ``records`` was sent, if known.
         """
         at = FailedAt(stage, bolt)
         self._roots.blame.settled(
@@ -364,7 +362,7 @@ class Router:
         parcels = stage.parcels
         anchors = [parcels[i] for i in emit.anchors if i in parcels]
         if emit.anchors and not anchors:
-            self.dropped += 1  # its anchors were settled by another copy
+            self.dropped += 1  # another copy has settled its anchors
             return
         source = source_key(stage.name, emit.stream)
         try:
@@ -384,7 +382,7 @@ class Router:
             fed.put(next(self._numbers), Parcel(edges, emit.value, index, task))
 
     def _why_nobody(self, stage: str, emit: Emitted) -> str:
-        """Return why ``emit`` of ``stage`` has no receiver."""
+        """Return the reason why ``emit`` of ``stage`` has no receiver."""
         stream = emit.stream or DEFAULT_STREAM
         if self._routes.get(source_key(stage, stream)):
             if emit.task is None:
@@ -413,9 +411,9 @@ class Router:
         *,
         at: FailedAt | None = None,
     ) -> None:
-        """Their roots fail with them; those in no tree are reported here, as nobody else will.
+        """Fail inputs together with their roots; report inputs outside trees.
 
-        ``at``: where the user's code failed; None: they fail for another reason.
+        ``at`` is the place where the user's code failed; None if they fail for another reason.
         """
         at = at or FailedAt(None, bolt, may_be_target=False)
         untracked: list[int] = []
@@ -432,10 +430,10 @@ class Router:
             self._events.append(_dropped(stage, bolt, untracked, reason, now_s))
 
     def _refuse(self, stage: Stage, bolt: str, failed: FailedInput, now_s: float) -> bool:
-        """It is sent again here, later; if retries are not allowed, or it was refused for too long,
-        it fails, and this returns False.
+        """Keep a refused input to send it again later; return False if it fails instead.
 
-        Its trees wait for it: their timers restart now, at each tick, and when it is sent again.
+        It fails if retries are not allowed, or if it was refused for too long.  Its trees wait for
+        it: their timers restart now, at each tick, and when it is sent again.
         """
         parcel = stage.parcels.get(failed.input_id)
         if parcel is None:
@@ -456,7 +454,7 @@ class Router:
         return True
 
     def prolong(self, stage: Stage, input_id: int, now_s: float) -> None:
-        """The timers of its trees restart; if it is settled nothing happens."""
+        """Restart the timers of an input's trees; do nothing if the input is settled."""
         parcel = stage.parcels.get(input_id)
         if parcel is not None:
             self._renew(stage, parcel, now_s)
@@ -472,15 +470,15 @@ class Router:
             self._roots.on_verdict(verdict, reason, now_s, at)
 
     def on_tick(self, stage: Stage, now_s: float) -> None:
-        """Inputs of ``stage`` that have emitted and are held for too long fail their trees."""
+        """Fail the trees of inputs of ``stage`` that have emitted and are held for too long."""
         for root in stage.acks.on_tick():
             reason = f"an input was held for too long in {stage.name}"
             self._judge(self._roots.ledger_of(root).on_fail(root), reason, now_s)
-        if self._roots.ledgers:  # otherwise nothing is tracked, and what is held does not expire
+        if self._roots.ledgers:  # without tracking, held inputs do not expire
             stage.forget_held(self._roots.trees)
 
     def on_time(self, now_s: float) -> None:
-        """Queue again what was refused and has waited; report what is due."""
+        """Queue refused inputs again after their wait; make due reports."""
         self.undelivered.flush(now_s)
         self.retries.ripen(now_s)
         while (refused := self.retries.take()) is not None:
@@ -489,14 +487,16 @@ class Router:
             self.put_again(refused.stage, [refused.parcel])
 
     def renew(self, stage: Stage, since_s: float, now_s: float) -> None:
-        """A tick has checked the trees: those that wait in ``stage``, or are at a bolt that was
-        heard of after ``since_s``, are kept alive.  Their time is not used up by a slow stage, and
-        what a bolt loses, its stage sends again."""
+        """Keep alive, after a tick's check, trees with inputs that wait in ``stage`` or at bolts.
+
+        These are bolts that reported after ``since_s``.  So a slow stage doesn't use up the trees'
+        time; inputs that a bolt loses are sent again by its stage.
+        """
         for parcel in list(stage.on_their_way(since_s)):
             self._renew(stage, parcel, now_s)
 
     def renew_refused(self, now_s: float) -> None:
-        """A tick has checked the trees: those of refused inputs that wait are kept alive."""
+        """Keep alive, after a tick's check, the trees of waiting refused inputs."""
         for refused in self.retries.scheduled:
             self._renew(*refused, now_s)
 

@@ -1,4 +1,4 @@
-"""One stage in the hub: its cores, what waits for it, and what its bolts hold."""
+"""One stage in the hub: its cores, its waiting inputs, and the inputs that its bolts hold."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from flowctl.core.trees.anchors import Anchored, Edges, NextId, PendingAcks
 from flowctl.core.tuple_core import TupleCore
 from flowctl_storm.plan import StagePlan, component_of, input_id_of
 
-# How many records may wait for a bolt while its speed is unknown: its first tuple has this many
-# (core/sizing.py).
+# Records that may wait for a bolt of unknown speed: its first tuple has as many (core/sizing.py).
 _WAITING_FIRST: Final = 25
-# How many of the longest tuples of each bolt may wait for a stage, including what its feeders are
-# about to emit: the feeder's two and its own two, so that neither runs dry.
+# Bound of the inputs waiting for a stage, including those that its feeders are about to emit, in
+# longest tuples per bolt: the feeder's two and the stage's two, so that neither runs dry.
 _TUPLES_AHEAD: Final = 4
 
 
 class Parcel(Anchored):
-    """A value on its way to a task, or there.  ``source`` is the index of its sender.
+    """A value that is on its way to a task, or at the task.  ``source`` is the index of its sender.
 
     ``value`` is in its wire form: perhaps a :class:`flowctl.core.carried.Packed`.
     """
@@ -39,7 +38,7 @@ class Parcel(Anchored):
         super().__init__(edges)
         self.is_tracked: bool = bool(
             edges
-        )  # it is in a tree, or was until it was held for too long
+        )  # part of a tree, at least until it was held for too long
         self.refusals: int = 0
         self.refused_since_s: float | None = None
         self.value: Any = value
@@ -47,7 +46,7 @@ class Parcel(Anchored):
         self.core: int = core
 
     def note_refused(self, now_s: float) -> float:
-        """A target refused it; return when it did so first."""
+        """Note a target's refusal; return the time of the first one."""
         self.refusals += 1
         if self.refused_since_s is None:
             self.refused_since_s = now_s
@@ -81,8 +80,8 @@ class Stage:
         # Bolt → inputs that it has not settled, and since when it holds them.
         self.held: dict[str, dict[int, float]] = {}
         self.acks: PendingAcks = PendingAcks(next_id)
-        self.refused_now = 0  # inputs that wait because their target refused them
-        self.waiting_max: int = 0  # the most records that ever waited here
+        self.refused_now = 0  # inputs waiting after a target's refusal
+        self.waiting_max: int = 0  # the maximum of records waiting here so far
         core_settings = _settings_of(plan, settings)
         count = plan.count if plan.is_keyed else 1
         self._backlogs = [Backlog() for _ in range(count)]
@@ -91,10 +90,10 @@ class Stage:
         ]
         self._first = _WAITING_FIRST * plan.count
         self._ahead_s = _TUPLES_AHEAD * settings.tuple.service_max_s
-        # records a second that it and the stages after it can process
+        # records per second that the stage and those after it can process
         self.rate: float | None = None
         self._components: list[str] = [component_of(source) for source in plan.sources]
-        self._arrived: dict[str, int] = dict.fromkeys(self._components, 0)  # by whom it is from
+        self._arrived: dict[str, int] = dict.fromkeys(self._components, 0)  # by feeder
         self._bytes_max = settings.buffer.bytes_max
         self._unsent: list[list[Record]] = [[] for _ in self.cores]
         self._has_unsent = False
@@ -104,7 +103,7 @@ class Stage:
     # -- what comes in -------------------------------------------------------------------
 
     def put(self, number: int, parcel: Parcel) -> None:
-        """A value for the stage, under a number that rises; offered at the next :meth:`flush`."""
+        """Add a value for the stage, with a rising number; the next :meth:`flush` offers it."""
         input_id = input_id_of(number, parcel.source)
         self.parcels[input_id] = parcel
         self._arrived[self._components[parcel.source]] += 1
@@ -112,7 +111,7 @@ class Stage:
         self._has_unsent = True
 
     def flush(self) -> None:
-        """Give what was put to the cores, as runs."""
+        """Pass the added values to the cores, as runs."""
         if not self._has_unsent:
             return
         self._has_unsent = False
@@ -124,21 +123,21 @@ class Stage:
 
     @property
     def waiting(self) -> int:
-        """Records that have not been given to any bolt."""
+        """The number of records that have not been sent to any bolt."""
         return sum(core.buffer.records for core in self.cores)
 
     @property
     def is_full(self) -> bool:
-        """Whether its feeders should hold back: see :attr:`room`."""
+        """Whether the stage's feeders should hold back: see :attr:`room`."""
         return self.room <= 0
 
     @property
     def room(self) -> float:
-        """How many records its feeders should bring at most, beyond what their bolts hold.
+        """The most records that its feeders should add, beyond those that their bolts hold.
 
-        None is left when one of its cores has, or will have when its feeders' bolts have finished
-        what they hold, as much waiting as its bolts hold, or process in about a second if that is
-        more.  Records from spouts are available at once, so none of them need wait that long.
+        The room is 0 when the records waiting at one of its cores, including those to come from the
+        feeders' bolts, are as many as its bolts hold, or process in about a second if that is more.
+        Records from spouts are available at once, so fewer of them need to wait.
         """
         each, coming = self._ahead() / len(self.cores), self._coming() / len(self.cores)
         room = inf
@@ -151,18 +150,17 @@ class Stage:
         return room * len(self.cores)
 
     def _ahead(self) -> float:
-        """Records that may wait here, however few its bolts hold."""
+        """The records that may wait here, however few its bolts hold."""
         if self.rate is not None and self.fed_by:
             return self.rate * self._ahead_s
         return self._first
 
     @property
     def tuple_max(self) -> float:
-        """How many records a tuple may have so that the stages that it feeds have room for what
-        comes of it; 0: none now.
+        """The most records of a tuple such that the fed stages have room for its emits; 0 for none.
 
-        Where there is room for a little, as much as is done in a quarter of what may wait: not
-        tuples of single records while a full stage makes room one by one.
+        If there is little room, a quarter of the records that may wait counts as the room: so there
+        are no tuples of single records while a full stage makes room one by one.
         """
         most = inf
         for fed in self.feeds:
@@ -174,11 +172,11 @@ class Stage:
         return max(1, most)
 
     def _coming(self) -> float:
-        """Records that its feeders will emit to it from what their bolts hold now."""
+        """The records that its feeders will emit to it from their bolts' current inputs."""
         return sum(feeder.at_bolts * self.ratio_of(feeder) for feeder in self.fed_by)
 
     def ratio_of(self, feeder: Stage) -> float:
-        """Return how many records result from one at ``feeder``; 1 while unknown."""
+        """Return the number of records that result from one at ``feeder``; 1 while unknown."""
         done = feeder.done
         if not done:
             return 1.0
@@ -186,20 +184,20 @@ class Stage:
 
     @property
     def at_bolts(self) -> int:
-        """Records that its bolts were sent and have not acked.
+        """The records that were sent to its bolts and are not acked.
 
-        Without those that wait to be sent again: they bring nothing until then, and they are not
+        Records that wait to be sent again don't count: they cause no emits until then, and are not
         sent while the next stage counts as full.
         """
         return sum(core.counters.records_pending_now - _to_go_again(core) for core in self.cores)
 
     @property
     def done(self) -> int:
-        """Records that its bolts have acked."""
+        """The number of records that its bolts have acked."""
         return sum(core.counters.records_acked for core in self.cores)
 
     def refresh_rate(self) -> None:
-        """Update :attr:`rate`; the stages that it feeds must be updated before."""
+        """Update :attr:`rate`; the fed stages must be updated first."""
         own = sum(speed(bolt) for core in self.cores for bolt in core.bolts.values())
         self.rate = own or None
         for fed in self.feeds:
@@ -209,7 +207,7 @@ class Stage:
                 self.rate = own
 
     def loads(self) -> Sequence[int]:
-        """What each core has to do: records that wait or are at its bolts."""
+        """Return the load of each core: its records that wait or are at bolts."""
         return [core.buffer.records + core.counters.records_pending_now for core in self.cores]
 
     # -- bolts ---------------------------------------------------------------------------
@@ -234,12 +232,14 @@ class Stage:
 
     @property
     def is_drained(self) -> bool:
-        """Nothing waits, nothing is at bolts."""
+        """Whether no input waits or is at a bolt."""
         return not self.refused_now and all(core.is_drained for core in self.cores)
 
     def poll_emit(self, now_s: float) -> Emission | None:
-        """Return the next tuple for one of its bolts, if the stages that it feeds have room; cores
-        in turn, so that none starves."""
+        """Return the next tuple for one of its bolts, if the stages that it feeds have room.
+
+        Cores take turns, so that none starves.
+        """
         most = self.tuple_max
         if not most:
             return None
@@ -253,23 +253,23 @@ class Stage:
         return None
 
     def sent_at_s(self, bolt: str, tuple_id: int) -> float | None:
-        """When a tuple that ``bolt`` has was sent to it; None: it is not waited for there."""
+        """Return when ``tuple_id`` was sent to ``bolt``; None if it is not expected there."""
         consumer = self.cores[self.core_of(bolt)].bolts.get(bolt)
         flow_tuple = consumer.flight.get(tuple_id) if consumer is not None else None
         return flow_tuple.sent_at_s if flow_tuple is not None else None
 
     def end_of_input(self, now_s: float) -> None:
-        """Nothing more is expected: share, take back and copy what is left."""
+        """Prepare for the end of the input: share, take back and copy the remaining tuples."""
         self.is_ended = True
         if self.plan.is_keyed:
-            return  # no other bolt could help
+            return  # no other bolt could take over
         for core in self.cores:
             core.end_of_input(now_s=now_s)
 
     def on_their_way(self, since_s: float) -> Iterator[Parcel]:
-        """What waits here, or is in a tuple at a bolt that was heard of after ``since_s``.
+        """Return inputs that wait here, or are in tuples at bolts that reported after ``since_s``.
 
-        Not what bolts hold beyond their tuples, nor what is at a bolt that says nothing.
+        Inputs that bolts hold beyond their tuples, or at silent bolts, are not included.
         """
         not_here: set[Any] = set().union(*self.held.values())
         for core in self.cores:
@@ -282,28 +282,28 @@ class Stage:
     # -- what bolts hold -----------------------------------------------------------------
 
     def hold(self, bolt: str, input_ids: Iterable[int], now_s: float) -> None:
-        """``bolt`` neither acked nor failed these, although it has finished their tuple."""
+        """Note that ``bolt`` holds inputs: their tuple is finished, but they are not settled."""
         held = self.held.setdefault(bolt, {})
         for input_id in input_ids:
             if input_id in self.parcels:
                 held.setdefault(input_id, now_s)
 
     def take(self, bolt: str, input_id: int) -> Parcel | None:
-        """Take an input out, as it is about to be settled; None if it was before."""
+        """Remove and return an input that is about to be settled; None if it already was."""
         held = self.held.get(bolt)
         if held:
             held.pop(input_id, None)
         return self.parcels.pop(input_id, None)
 
     def take_held(self, bolt: str) -> list[Parcel]:
-        """``bolt`` is gone: return what it held, to be queued again."""
+        """Return the inputs that the lost ``bolt`` held, to be queued again."""
         held = self.held.pop(bolt, {})
         return [self.parcels.pop(input_id) for input_id in held if input_id in self.parcels]
 
     def forget_held(self, is_pending: Mapping[int, object] | Any) -> None:
-        """Drop held inputs whose trees are all over: nobody waits for them.
+        """Drop held inputs whose trees have all ended: they are not needed any more.
 
-        Those that were never in a tree are kept: nothing else would bring them again.
+        Inputs that were never in a tree are kept, as nothing else would send them again.
         """
         for held in self.held.values():
             for input_id in [i for i in held if self._is_forgotten(i, is_pending)]:
@@ -326,10 +326,9 @@ def _settings_of(plan: StagePlan, settings: Settings) -> CoreSettings:
     choice = "round_robin" if kinds == {"shuffle"} else "least_completion"
     replace = msgspec.structs.replace
     hedge = settings.hedge
-    if plan.is_manual:  # a copy would be held by two bolts
+    if plan.is_manual:  # copies would be held by two bolts
         hedge = replace(hedge, enabled=False)
-    # Saving positions before sending is a matter of roots; a stage only has to know whether it may
-    # send again.
+    # Positions are saved for roots only; a stage just needs to know whether it may send again.
     sends_again = settings.guarantee.processing.sends_again
     return CoreSettings(
         window=settings.window,

@@ -1,4 +1,4 @@
-"""A root, the partition that it is from, and the events that report what became of it."""
+"""Roots, their source partitions, and the events of a root."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from flowctl.core.tuples import NEVER_JUDGED
 
 
 class Part:
-    """A source partition while it is read here: what its roots share.
+    """A source partition while it is read here, with the state that its roots share.
 
-    ``ledger``: where their acks are counted; None where the guarantee counts what was read.
-    ``pending``: its roots that are not done.  ``is_gone``: another driver reads it, and results of
-    its roots do not count here.  If it is assigned again it becomes another Part, with another
-    ledger.
+    ``ledger`` counts their acks; it is None if the guarantee counts read records.  ``pending`` is
+    the number of roots that are not done.  ``is_gone``: another driver reads the partition, and
+    results of its roots do not count here.  If it is assigned again, it becomes another Part with
+    another ledger.
     """
 
     __slots__ = ("is_gone", "ledger", "name", "pending", "spout")
 
     def __init__(self, name: str, ledger: PartitionLedger | None) -> None:
         self.name: str = name
-        self.spout: str = name.partition(":")[0]  # partitions carry the name of their spout
+        self.spout: str = name.partition(":")[0]  # partitions have their spout's name as prefix
         self.ledger: PartitionLedger | None = ledger
         self.pending: int = 0
         self.is_gone: bool = False
@@ -30,10 +30,10 @@ class Part:
 class Root:
     """One source record that is not done.
 
-    ``faults``: how often its tree has failed, ``judged_at_s``: when it did last, ``refusals``: how
-    often it did beside, perhaps not by its fault.  ``replays``: how often it was sent again.
-    ``number`` identifies it in reports, from 1; 0: it was not reported yet.  ``failed_at``: the
-    bolts that failed it, the last one last.
+    ``faults`` is the number of its tree's failures, ``judged_at_s`` the time of the last one, and
+    ``refusals`` the number of failures that may not be its fault.  ``replays`` is how often it was
+    sent again.  ``number`` identifies it in reports, from 1; 0 if it was not reported yet.
+    ``failed_at`` are the bolts that failed it, in order.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Root:
 
     @property
     def partition(self) -> str:
-        """Name of its partition, with that of its spout before it."""
+        """The name of its partition, with the spout's name as prefix."""
         return self.part.name
 
     @property
@@ -70,13 +70,13 @@ class Root:
         return self.part.spout
 
     def note_failed_at(self, bolt: str) -> None:
-        """It failed at ``bolt``; "": at none, as it expired or could not be planted."""
+        """Note a failure at ``bolt``; "" if the root expired or could not be planted."""
         if bolt:
             self.failed_at = (*(each for each in self.failed_at if each != bolt), bolt)
 
 
 def failed(root: Root, reason: str, *, bolt: str, retry_at_s: float, at_s: float) -> TupleFailed:
-    """Its tree failed at ``bolt``, or expired (""), and it is sent again."""
+    """Return the event of a root that failed at ``bolt``, or expired (""), and is sent again."""
     position = root.record.position
     return TupleFailed(
         at_s=at_s,
@@ -92,7 +92,7 @@ def failed(root: Root, reason: str, *, bolt: str, retry_at_s: float, at_s: float
 
 
 def gave_up(root: Root, reason: str, *, at_s: float) -> TupleGaveUp:
-    """Its attempts ran out."""
+    """Return the event of a root whose attempts ran out."""
     position = root.record.position
     return TupleGaveUp(
         at_s=at_s,
@@ -107,7 +107,7 @@ def gave_up(root: Root, reason: str, *, at_s: float) -> TupleGaveUp:
 
 
 def dead_lettered(root: Root, *, at_s: float) -> TupleDeadLettered:
-    """It is safe in the dead letter store."""
+    """Return the event of a root that is safe in the dead letter store."""
     position = root.record.position
     return TupleDeadLettered(
         at_s=at_s,
@@ -120,22 +120,21 @@ def dead_lettered(root: Root, *, at_s: float) -> TupleDeadLettered:
 
 
 class Drops:
-    """Roots that were dropped and not reported yet: neighbours with one reason are reported
-    together.
+    """Dropped roots to be reported: neighbours with the same reason together.
 
-    A bolt that dies drops thousands at once, and nobody reads that many lines.
+    A bolt that dies drops thousands at once, too many for a line each.
     """
 
     __slots__ = ("_runs",)
 
     def __init__(self) -> None:
-        self._runs: list[tuple[Root, Root, str, float]] = []  # first and last, why, when
+        self._runs: list[tuple[Root, Root, str, float]] = []  # first, last, reason, time
 
     def __bool__(self) -> bool:
         return bool(self._runs)
 
     def add(self, root: Root, reason: str, at_s: float) -> None:
-        """``root`` failed or expired in a mode without retries."""
+        """Add ``root``, which failed or expired in a mode without retries."""
         if self._runs:
             first, last, why, since_s = self._runs[-1]
             if last.part is root.part and last.seq + 1 == root.seq and why == reason:
@@ -144,7 +143,7 @@ class Drops:
         self._runs.append((root, root, reason, at_s))
 
     def take(self) -> list[TupleDropped]:
-        """Return what to report, in order, and start over."""
+        """Return the events to report, in order, and start over."""
         runs, self._runs = self._runs, []
         return [
             TupleDropped(

@@ -1,4 +1,4 @@
-"""What a bolt of a topology gets: its inputs, and the collector for emits, acks and fails."""
+"""The arguments of a topology's bolts: inputs, and the collector for emits, acks and fails."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flowctl_storm.worker.notes import Notes
 
 
 class Input:
-    """One value that came to a bolt: what ``component`` emitted on ``stream``.
+    """One value that a bolt receives, emitted by ``component`` on ``stream``.
 
     Values arrive with the types that they were emitted with (:mod:`flowctl.wire.values`).
     ``input["user"]`` is short for ``input.value["user"]``.
     """
 
-    # The two times are the watch's; set only if there is one.
+    # Both times are set by the watch, if there is one.
     __slots__ = ("_is_settled", "came_at_s", "execute_at_s", "input_id", "source", "value")
 
     came_at_s: float | None
@@ -40,23 +40,23 @@ class Input:
 
     @property
     def component(self) -> str:
-        """Name of the spout or bolt that emitted it."""
+        """The name of the spout or bolt that emitted the value."""
         return component_of(self.source)
 
     @property
     def stream(self) -> str:
-        """Name of the stream that it was emitted on."""
+        """The name of the stream on which the value was emitted."""
         return stream_of(self.source)
 
 
 class Collector:
-    """What an auto-ack bolt emits through: each emit is anchored to what is being processed.
+    """The collector of an auto-ack bolt: each emit is anchored to the processed input or inputs.
 
-    Nothing is sent before the bolt has finished the whole tuple; what an input emitted before it
-    failed is withdrawn.  Owned by one call; not thread-safe.
+    Emits are sent after the bolt has finished the whole tuple; emits of an input that then fails
+    are withdrawn.  Owned by one call; not thread-safe.
     """
 
-    # The task that calls the bolt sets and takes these.
+    # The task that calls the bolt sets and reads these.
     __slots__ = ("anchors", "batch", "emits", "notes")
 
     def __init__(self) -> None:
@@ -76,10 +76,10 @@ class Collector:
     ) -> None:
         """Emit ``value``; ``task`` (from 0) selects one task of those that use a direct grouping.
 
-        ``anchors``: the inputs that it comes from; None: all that is being processed.  In a
-        :class:`flowctl_storm.Batched` bolt name them unless the value comes from all: n emits of
-        n inputs each are n x n edges.  If not ``anchored``, it belongs to no tree, so nobody waits
-        for it or sends it again.
+        ``anchors`` are the inputs from which the value results; None stands for all inputs being
+        processed.  In a :class:`flowctl_storm.Batched` bolt name them unless the value results from
+        all: n emits of n inputs each are n x n edges.  If not ``anchored``, the value belongs to no
+        tree, so it is neither waited for nor sent again.
         """
         ids = self.anchors if anchored else []
         if anchors is not None:
@@ -87,18 +87,18 @@ class Collector:
         self.emits.append(Emitted(value, ids, stream, task))
 
     def prolong(self, given: Input) -> None:
-        """``given`` takes longer: the timers of its trees restart.  Call it from ``execute``.
+        """Restart the timers of the trees of ``given``, which takes longer than expected.
 
-        The hub learns of it with the bolt's next heartbeat, after 0.25 s at most, so calling it
-        more often has no further effect.  The other inputs of the same tuple are prolonged as well:
-        none of them is acked before all are.
+        Call it from ``execute``.  The hub gets the request with the bolt's next heartbeat, after
+        0.25 s at most, so calling it more often has no further effect.  The other inputs of the
+        same tuple are prolonged as well: none of them is acked before all are.
         """
         batch = self.batch
         if batch is not None and batch.tell_prolonged is not None:
             batch.tell_prolonged(given.input_id, batch)
 
     def in_sink(self) -> AbstractContextManager[None]:
-        """Around calls that wait for a sink, as :meth:`flowctl.Batch.in_sink`."""
+        """Mark calls that wait for a sink, as :meth:`flowctl.Batch.in_sink` does."""
         if self.batch is None:
             raise JobError(
                 "in_sink: no tuple is being processed.", remedy="Use it while executing."
@@ -106,7 +106,7 @@ class Collector:
         return self.batch.in_sink()
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add ``by`` to a metric of your own, reported with the task's others.
+        """Add ``by`` to a metric of yours, reported with the task's others.
 
         Raises :class:`JobError` for the name of another metric, TypeError for a value that is not
         an integer.
@@ -114,11 +114,11 @@ class Collector:
         self._noting().count(name, by)
 
     def measure(self, name: str, value: float) -> None:
-        """Add ``value`` to a mean of your own; as :meth:`count`."""
+        """Add ``value`` to a mean of yours; raises as :meth:`count` does."""
         self._noting().measure(name, value)
 
     def report_error(self, error: BaseException) -> None:
-        """Report ``error`` in the driver's log and report; nothing fails because of it."""
+        """Add ``error`` to the driver's log and report; no input fails because of it."""
         self._noting().report_error(error)
 
     def _noting(self) -> Notes:
@@ -128,7 +128,7 @@ class Collector:
 
     @property
     def bolt(self) -> str:
-        """Name of the bolt, ``stage.number`` from 1."""
+        """The name of the bolt, ``stage.number`` from 1."""
         return self.batch.bolt if self.batch is not None else ""
 
 
@@ -142,7 +142,7 @@ def _ids_of(anchors: Input | Iterable[Input]) -> list[int]:
 
 
 class ManualCollector(Collector):
-    """What a manual-ack bolt emits, acks and fails through; one for the life of the bolt's task.
+    """The collector of a manual-ack bolt, for emits, acks and fails; one per task.
 
     An input that is neither acked nor failed when ``execute`` returns is held: its tree waits for
     it until it expires.  Acks and fails of an input that is already settled are ignored.
@@ -154,8 +154,8 @@ class ManualCollector(Collector):
         super().__init__()
         self._acked: list[Input] = []
         self._failed: list[FailedInput] = []
-        self._prolonged: dict[int, None] = {}  # each once, however often it is said
-        # Since the last mark, and whether it was an ack.
+        self._prolonged: dict[int, None] = {}  # each once, however often it is repeated
+        # inputs settled since the last mark, and whether by an ack
         self._settled: list[tuple[Input, bool]] = []
 
     def emit(
@@ -166,24 +166,24 @@ class ManualCollector(Collector):
         stream: str | None = None,
         task: int | None = None,
     ) -> None:
-        """Emit ``value`` into the trees of all ``anchors``; without anchors it is in none.
+        """Emit ``value`` into the trees of all ``anchors``; without anchors into none.
 
         Raises :class:`JobError` for an anchor that was acked or failed: emit first, then ack.
         """
         self.emits.append(Emitted(value, _ids_of(anchors), stream, task))
 
     def ack(self, given: Input) -> None:
-        """The bolt has finished ``given``."""
+        """Ack ``given``, which the bolt has finished."""
         if self._settle(given, is_ack=True):
             self._acked.append(given)
 
     def fail(self, given: Input, reason: str = "failed by the bolt") -> None:
-        """``given`` could not be processed: its roots are sent again."""
+        """Fail ``given``, which could not be processed: its roots are sent again."""
         if self._settle(given, is_ack=False):
             self._failed.append(FailedInput(given.input_id, reason))
 
     def prolong(self, given: Input) -> None:
-        """As in an auto-ack bolt; repeated when this tuple is acked, for inputs that are held."""
+        """As in an auto-ack bolt; for held inputs it is repeated when this tuple is acked."""
         if not given._is_settled:
             self._prolonged[given.input_id] = None
             super().prolong(given)
@@ -198,12 +198,12 @@ class ManualCollector(Collector):
     # -- for the task --------------------------------------------------------------------
 
     def mark(self) -> tuple[int, int, int, int]:
-        """``execute`` begins: the state to restore if it raises."""
+        """Return the state to restore if ``execute``, which is about to begin, raises."""
         self._settled.clear()
         return len(self.emits), len(self._acked), len(self._failed), len(self._prolonged)
 
     def settled(self) -> Sequence[tuple[Input, bool]]:
-        """What was settled since the mark, in its order, and whether it was acked."""
+        """The inputs settled since the mark, in order, and whether they were acked."""
         return self._settled
 
     def note_failed(self, failed: FailedInput, given: Input) -> None:
@@ -212,12 +212,12 @@ class ManualCollector(Collector):
             self._failed.append(failed)
 
     def refuse(self, given: Input, reason: str, after_s: float | None) -> None:
-        """The target of ``given`` had no room: it is sent again without counting a fault."""
+        """Return ``given`` to be sent again, without a fault, as its target refused it."""
         if self._settle(given, is_ack=False):
             self._failed.append(FailedInput(given.input_id, reason, True, after_s))
 
     def take_back(self, mark: tuple[int, int, int, int]) -> None:
-        """``execute`` raised: nothing that it reported counts."""
+        """Withdraw everything that ``execute``, which raised, has reported."""
         lists: Sequence[list[Any]] = (self.emits, self._acked, self._failed)
         for said, length in zip(lists, mark[:3], strict=True):
             del said[length:]
@@ -227,7 +227,7 @@ class ManualCollector(Collector):
             given._is_settled = False
 
     def settlement(self, inputs: Sequence[Input], watched: Watched | None = None) -> Settlement:
-        """Return everything reported since the last time; ``inputs`` are those of the tuple."""
+        """Return everything reported since the last settlement; ``inputs`` are the tuple's."""
         ours = {given.input_id for given in inputs}
         made = Settlement(
             emits=self.emits,

@@ -1,5 +1,4 @@
-"""What a bolt reports about its own work on a tuple: its own metrics, and errors that fail
-nothing."""
+"""A bolt's reports about its work on a tuple: its own metrics, and errors that fail no input."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from flowctl.instrumentation.task_metrics import BOLT_METRICS
 
 # Errors that one tuple may send: a bolt that reports each of its inputs would bury the acks.
 _ERRORS_MAX: Final = 20
-_COUNT_MAX: Final = 1 << 62  # what can be sent has 64 bits
+_COUNT_MAX: Final = 1 << 62  # integers that can be sent have 64 bits
 _PROBLEM_CHARS_MAX: Final = 1_000  # an exception may quote a whole record
 
 
 class Notes:
-    """What a bolt reported about one tuple, through its collector."""
+    """The reports of a bolt about one tuple, made through its collector."""
 
     __slots__ = ("counts", "errors", "errors_left_out", "means")
 
@@ -29,7 +28,7 @@ class Notes:
         self.errors_left_out: int = 0
 
     def count(self, name: str, by: int) -> None:
-        """Count ``by`` more of the user's own metric ``name``."""
+        """Add ``by`` to the user's metric ``name``."""
         if name not in self.counts:
             _check_name(name, self.means)
         total = self.counts.get(name, 0) + as_integer(by)
@@ -40,13 +39,13 @@ class Notes:
         self.counts[name] = total
 
     def measure(self, name: str, value: float) -> None:
-        """Take ``value`` into the user's own mean ``name``."""
+        """Add ``value`` to the user's mean ``name``."""
         if name not in self.means:
             _check_name(name, self.counts)
         add_to(self.means, name, float(value))
 
     def report_error(self, error: BaseException) -> None:
-        """Keep ``error``, without secrets, or only its number if there are many."""
+        """Keep ``error``, without secrets; beyond a limit only count errors."""
         if len(self.errors) < _ERRORS_MAX:
             problem = problem_of(error)
             self.errors.append(ReportedError(type(error).__name__, problem))
@@ -64,22 +63,22 @@ class Notes:
 
 
 def problem_of(error: BaseException) -> str:
-    """Return what ``error`` says, cut, without secrets, as what can be sent."""
+    """Return the text of ``error``, truncated, without secrets, fit to be sent."""
     try:
         text = str(error)
-    except Exception:  # user code again: an exception whose __str__ raises
+    except Exception:  # user code may raise again, in __str__ of its exception
         text = ""
     return sendable_start(text, _PROBLEM_CHARS_MAX)
 
 
 def add_to(sums: dict[str, Sum], key: str, value: float) -> None:
-    """Take ``value`` into the sum and the count of ``key``."""
+    """Add ``value`` to the sum and 1 to the count of ``key``."""
     total, count = sums.get(key, (0.0, 0))
     sums[key] = (total + value, count + 1)
 
 
 def _check_name(name: str, others: dict[str, Sum] | dict[str, int]) -> None:
-    # raises for what could not be sent: here only the input fails, when sending the bolt would
+    # raises for a value that can't be sent: here only the input fails, later the bolt would
     name.encode()
     if name in BOLT_METRICS or name in others:
         raise JobError(f"metric {name!r}: the name is taken.", remedy="Give another name.")

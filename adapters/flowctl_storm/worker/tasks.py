@@ -1,4 +1,4 @@
-"""What runs on a worker for a bolt of a topology: users' code around, ``Settlement`` out."""
+"""Run a bolt of a topology on a worker: call the user's code, return a ``Settlement``."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from flowctl_storm.worker.watch import BoltWatch, Watches, WatchPlan, take
 # -- Finds the inputs that a function of whole tuples can't process, in few calls --------------
 
 
-# Calls it with some inputs; returns what it raised, or None: they are done.
+# A function that processes some inputs; returns the exception, or None if they are done.
 Run: TypeAlias = Callable[[Sequence[Input]], BaseException | None]
-# These are not done, because of that.
+# A function that takes inputs that are not done, and the reason.
 Fail: TypeAlias = Callable[[Sequence[Input], BaseException], None]
 
 
 def isolate(inputs: Sequence[Input], error: BaseException, run: Run, fail: Fail) -> None:
-    """``run(inputs)`` gave ``error``: process what succeeds, by halving, and ``fail`` the rest.
+    """Process good inputs by halving, after ``run(inputs)`` gave ``error``; ``fail`` the others.
 
     A bad input is found with one failing call per halving; each call that succeeds processes inputs
-    that had to be processed anyway.  If nothing succeeds, as when a database is unavailable, it
-    stops after that many calls and a few more, and all that is left fails; a refusal ends the
-    search too.
+    that had to be processed anyway.  If nothing succeeds, as when a database is unavailable, the
+    search stops after a few calls more than the halvings, and all remaining inputs fail; a refusal
+    ends the search too.
     """
     failures_max = (len(inputs) - 1).bit_length() + 2
-    failures = 1  # one after the other; the first was the whole
+    failures = 1  # in a row; the first was of all inputs
     parts = [_Part(inputs, is_first=False, is_bad=True)]
     while parts:
         part = parts.pop()
@@ -49,7 +49,7 @@ def isolate(inputs: Sequence[Input], error: BaseException, run: Run, fail: Fail)
         found = run(part.inputs)
         if found is None:
             failures = 0
-            if part.is_first:  # its other half follows, and one of both must be to blame
+            if part.is_first:  # the other half follows, and one of both must be to blame
                 parts[-1] = parts[-1]._replace(is_bad=True)
             continue
         error = found
@@ -66,14 +66,14 @@ def isolate(inputs: Sequence[Input], error: BaseException, run: Run, fail: Fail)
 
 
 class _Part(NamedTuple):
-    """Some of the inputs.  ``is_bad``: they are known not to work together."""
+    """A part of the inputs; ``is_bad``: these are known to fail together."""
 
     inputs: Sequence[Input]
     is_first: bool  # of two halves
     is_bad: bool = False
 
     def halves(self) -> list[_Part]:
-        """Return both, the first one last, as that is taken next."""
+        """Return both halves, the first one last, as it is taken next."""
         middle = len(self.inputs) // 2
         return [_Part(self.inputs[middle:], False), _Part(self.inputs[:middle], True)]
 
@@ -81,15 +81,15 @@ class _Part(NamedTuple):
 # -- What runs on a worker for a bolt of a topology --------------------------------------------
 
 
-# Called with each input; returning is its ack, raising its fail.
+# A function of one input: returning acks the input, raising fails it.
 Execute: TypeAlias = Callable[[Input, Collector], Any]
-# Called with all inputs of a tuple: they are acked, or failed, together.
+# A function of all inputs of a tuple: they are acked or failed together.
 ExecuteBatch: TypeAlias = Callable[[Sequence[Input], Collector], Any]
 
 _NO_WATCH: Final = WatchPlan()
 _CALLS: Final = (TICK_CALL, END_CALL)
-# These end the bolt, or the run.  Anything else fails an input: SystemExit too, and what a library
-# in Rust raises when it panics.
+# Exceptions that end the bolt or the run.  Any other one fails an input, including SystemExit and
+# the panics of a library in Rust.
 _ENDS: Final = (FencedError, UnrunnableError, KeyboardInterrupt)
 
 
@@ -97,8 +97,8 @@ _ENDS: Final = (FencedError, UnrunnableError, KeyboardInterrupt)
 class ManualBolt(Protocol):
     """A bolt with a state of its own that acks, fails and holds its inputs itself.
 
-    Give the class, or a function that makes one: each task makes its own, once per connection. What
-    the last one held is given to the next.
+    Give the class, or a function that makes an instance: each task makes its own, once per
+    connection.  Inputs that the last instance held are given to the next.
 
     It may also have ``on_end(out)``, called when all input of its stage is done, and
     ``on_tick(out)``, called every ``tick_s`` seconds, for what it collects.  Both are called in the
@@ -106,11 +106,11 @@ class ManualBolt(Protocol):
     """
 
     def execute(self, given: Input, out: ManualCollector) -> Any:
-        """Work on one input; what it returns is ignored."""
+        """Process one input; the return value is ignored."""
 
 
 class Batched:
-    """Marks a function as one of whole tuples: ``topology.bolt("store", Batched(store))``.
+    """Marks a function that takes whole tuples: ``topology.bolt("store", Batched(store))``.
 
     An emit is anchored to all inputs of the tuple, unless it names its ``anchors``; for a sink that
     writes many rows at once, or for work that is cheaper in batches.
@@ -118,15 +118,15 @@ class Batched:
 
     def __init__(self, execute: ExecuteBatch) -> None:
         self.execute = execute
-        self.__wrapped__ = execute  # as functools does: whose module has to travel
+        self.__wrapped__ = execute  # as in functools: tells whose module has to travel
 
 
 class StageCode:
     """A stage's code as it travels; :meth:`for_connection` makes what a bolt calls.
 
-    ``isolates``: a :class:`Batched` function that raised is called again with parts of the tuple,
-    until it is known which inputs it can't take (``worker/tasks.py``).
-    Pickled by Spark's own cloudpickle, so code and hooks may be a job file's own.
+    With ``isolates`` a :class:`Batched` function that raised is called again with parts of the
+    tuple, until the bad inputs are known (``worker/tasks.py``).  Pickled by Spark's own
+    cloudpickle, so code and hooks may be a job file's own.
     """
 
     def __init__(
@@ -142,18 +142,18 @@ class StageCode:
         self.sources: list[str] = list(sources)
         self.watch = watch
         self.is_manual: bool = is_manual(code)
-        self.__wrapped__ = code  # as functools does: whose module has to travel
+        self.__wrapped__ = code  # as in functools: tells whose module has to travel
 
     @property
     def companions(self) -> Sequence[Any]:
-        """What else of the user's travels with it, from modules of its own perhaps."""
+        """The user's other code that travels with it, perhaps from other modules."""
         return self.watch.hooks
 
     def __call__(self, batch: Batch) -> Settlement:
         raise AssertionError("a bolt calls what for_connection returns")
 
     def for_connection(self, bolt: str) -> Process:
-        """Return the process of one bolt, with a state of its own."""
+        """Return the process of one bolt, with its own state."""
         watches = None if self.watch.is_empty else Watches(self.watch, task_of(bolt))
         if self.is_manual:
             return _Manual(self.code(), self.sources, watches)
@@ -199,7 +199,7 @@ def check_ticks(stage: str, code: Any, tick_s: float | None) -> None:
 
 
 def check_code(stage: str, code: Any, slots: int) -> None:
-    """Raise :class:`ConfigError` for what can't be a bolt."""
+    """Raise :class:`ConfigError` for code that can't be a bolt."""
     if not isinstance(code, Batched) and not callable(code):
         raise ConfigError(
             stage,
@@ -232,9 +232,9 @@ def _input(sources: Sequence[str], record: Record) -> Input:
 def _run_each(
     execute: Execute, sources: Sequence[str], watch: BoltWatch | None, batch: Batch
 ) -> Settlement:
-    """Auto-ack: an input that raises fails alone, without having emitted anything.
+    """Process inputs one by one with auto-ack: one that raises fails alone, without its emits.
 
-    After a refusal the rest is not tried: a target without room is left alone.
+    After a refusal the remaining inputs are not tried, as the target has no room.
     """
     out = Collector()
     out.batch = batch
@@ -259,7 +259,7 @@ def _run_each(
             refusal = refusal_of(error)
             if refusal is not None:
                 if not index:
-                    raise  # nothing is settled yet: the whole tuple is refused
+                    raise  # nothing is settled so far: the whole tuple is refused
                 failed += _refused([each.position for each in batch[index:]], error, refusal)
                 break
             failed.append(_failed(given, error))
@@ -281,7 +281,7 @@ def _run_batch(
     *,
     isolates: bool,
 ) -> Settlement:
-    """Auto-ack of a whole tuple; ``isolates``: if it raises, of as much of it as can be done."""
+    """Process a whole tuple with auto-ack; ``isolates``: after an error, its good parts."""
     out = Collector()
     out.batch = batch
     failed: list[FailedInput] = []
@@ -303,7 +303,7 @@ def _run_batch(
     error = run(inputs)
     if error is not None and refusal_of(error) is not None:
         raise error
-    # A full disk is not the fault of any record.
+    # A full disk is no record's fault.
     is_poisoned = isolates and len(inputs) > 1 and not isinstance(error, OSError)
     if error is not None and is_poisoned:
         isolate(inputs, error, run, fail)
@@ -315,7 +315,7 @@ def _run_batch(
 def _run_part(
     execute: ExecuteBatch, inputs: Sequence[Input], watch: BoltWatch | None, out: Collector
 ) -> BaseException | None:
-    """Call it with ``inputs``; return what it raised, when nothing of it was emitted."""
+    """Call ``execute`` with ``inputs``; return its exception, after withdrawing its emits."""
     before = len(out.emits)
     out.anchors = [given.input_id for given in inputs]
     try:
@@ -330,14 +330,14 @@ def _run_part(
         raise
     except BaseException as error:
         del out.emits[before:]
-        if (ending := job_fault_of(error)) is not None:  # no part of them would fare better
+        if (ending := job_fault_of(error)) is not None:  # parts of them would fail too
             raise ending from error
         return error
     return None
 
 
 def _watch_batch(watch: BoltWatch, inputs: Sequence[Input], out: Collector, before: int) -> None:
-    """The emits from ``before`` on come from all inputs: they are sent once, with the first."""
+    """Watch emits from ``before`` on: they result from all inputs but are sent once."""
     for index, given in enumerate(inputs):
         watch.executed(given, out.emits, len(out.emits) if index else before)
     for given in inputs:
@@ -380,7 +380,7 @@ class _Manual:
                 refusal = refusal_of(error)
                 if refusal is not None:
                     if not index:
-                        raise  # nothing is settled yet: the whole tuple is refused
+                        raise  # nothing is settled so far: the whole tuple is refused
                     for each in inputs[index:]:
                         out.refuse(each, refused_text(error, refusal.said), refusal.after_s)
                     break
@@ -390,10 +390,10 @@ class _Manual:
         return out.settlement(inputs, take(watch, out.emits, out.notes))
 
     def _call(self, kind: str, watch: BoltWatch | None) -> Settlement:
-        """Call ``on_tick`` or ``on_end``; if it raises, what it reported is withdrawn.
+        """Call ``on_tick`` or ``on_end``; if the call raises, its reports are withdrawn.
 
         A tick that raised is reported, and the next one comes as scheduled; a failed end is
-        reported to the hub, which calls again.
+        reported to the hub, which repeats the call.
         """
         out = self._out
         mark = out.mark()
@@ -418,7 +418,7 @@ class _Manual:
 
 
 def _watch_settled(watch: BoltWatch, out: ManualCollector) -> None:
-    """Report what the call of ``execute`` acked and failed, in order."""
+    """Report the acks and fails of a call of ``execute``, in order."""
     for given, is_ack in out.settled():
         if is_ack:
             watch.acked(given)

@@ -1,7 +1,7 @@
-"""What watches a bolt's task on its worker: hooks, counts, times, reported errors.
+"""Watch a bolt's task on its worker: hooks, counts, times, reported errors.
 
-Nothing is sent separately: figures travel with the next settlement (:class:`Watched`), so what is
-counted is what was settled, and nothing is left to send when the run ends.
+Figures travel with the next settlement (:class:`Watched`), not separately.  So they count exactly
+the settled inputs, and nothing is left to send when the run ends.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NO_NOTES: Final = Notes()
 
 
 class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be watched of a stage's tasks; travels with its code.
+    """What to watch of a stage's tasks; travels with its code.
 
-    ``is_counting``: figures are wanted.  ``one_in``: one of this many inputs is timed.
+    ``is_counting`` tells that figures are wanted.  One in ``one_in`` inputs is timed.
     """
 
     hooks: Sequence[HookLike] = ()
@@ -50,11 +50,11 @@ class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoltWatch:
-    """The watch of one process thread of a bolt: what it executed, acked and failed, from where.
+    """The watch of one process thread of a bolt: its executed, acked and failed inputs by source.
 
     Counts are exact.  Times are of sampled inputs: process latency (from ``execute`` until the ack)
-    and execute latency (the call alone) have a sampler each.  What hooks raise comes out of
-    :meth:`executed` and :meth:`acked`, and is to fail the input.
+    and execute latency (the call alone) have a sampler each.  :meth:`executed` and :meth:`acked`
+    pass on exceptions of hooks, which should fail the input.
     """
 
     def __init__(
@@ -83,13 +83,14 @@ class BoltWatch:
         self._process_s: dict[str, Sum] = {}
 
     def begin(self, given: Input) -> None:
-        """``execute`` is about to be called with ``given``."""
-        # Called for each input, as the two below: no call and no dictionary more than needed.
+        """Note that ``execute`` is about to be called with ``given``."""
+        # Called for each input, like the next two methods, so it makes no unnecessary call or
+        # dictionary.
         given.came_at_s = self._clock() if self._samples_process() else None
         given.execute_at_s = self._clock() if self._samples_execute() else None
 
     def executed(self, given: Input, emits: Sequence[Emitted] = (), start: int = 0) -> None:
-        """``execute`` is over; ``emits`` from ``start`` on are what goes out of it."""
+        """Note the end of ``execute``; its emits are ``emits`` from ``start`` on."""
         source, began_s, delta_s = given.source, given.execute_at_s, None
         if began_s is not None:
             delta_s = self._clock() - began_s
@@ -100,7 +101,7 @@ class BoltWatch:
         self._executed[source] += 1
 
     def called(self, emits: Sequence[Emitted], start: int) -> None:
-        """``on_tick`` or ``on_end`` is over; ``emits`` from ``start`` on are what it emitted."""
+        """Note the end of ``on_tick`` or ``on_end``; its emits are ``emits`` from ``start`` on."""
         if self._hooks is not None:
             self._tell_emits(emits, start)
 
@@ -115,7 +116,7 @@ class BoltWatch:
         self._acked[source] += 1
 
     def failed(self, given: Input, report: Callable[[BaseException], None]) -> None:
-        """``given`` was failed; ``report`` gets exceptions of hooks, which can't fail it again."""
+        """Note that ``given`` failed; ``report`` gets hooks' exceptions, as it can't fail twice."""
         self._failed[given.source] += 1
         if self._hooks is not None:
             came_s = given.came_at_s
@@ -126,7 +127,7 @@ class BoltWatch:
                 report(error)
 
     def take(self, emits: Sequence[Emitted], notes: Notes | None) -> Watched | None:
-        """Return what to send with a settlement that has these ``emits``, and reset the counts."""
+        """Return the figures for a settlement that has these ``emits``, and reset the counts."""
         if not self._is_counting:
             return notes.watched() if notes is not None else None
         emitted: dict[str, int] = {}
@@ -161,14 +162,14 @@ class BoltWatch:
 
 
 class Watches(threading.local):
-    """A :class:`BoltWatch` for each process thread, made when it asks first."""
+    """A :class:`BoltWatch` per process thread, made at its first request."""
 
     def __init__(self, plan: WatchPlan, task_id: int) -> None:
         self.mine: BoltWatch = BoltWatch(plan, task_id)
 
 
 def take(watch: BoltWatch | None, emits: Sequence[Emitted], notes: Notes | None) -> Watched | None:
-    """As :meth:`BoltWatch.take`; without a watch there may be notes."""
+    """Like :meth:`BoltWatch.take`; without a watch there may still be notes."""
     if watch is not None:
         return watch.take(emits, notes)
     return notes.watched() if notes is not None else None
