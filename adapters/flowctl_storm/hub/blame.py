@@ -106,7 +106,7 @@ class RootBlame:
         return at.bolt in self._proven_at_s and left <= FEW_LEFT
 
     def is_keepable(self, root: Root, at: FailedAt) -> bool:
-        """Whether ``root`` may become a letter: a bolt that never works must not empty the source."""
+        """Whether ``root`` may be a letter: a bolt that never works must not empty the source."""
         if self.has_succeeded(root, at):
             return True
         self._given_up_first += 1

@@ -135,7 +135,7 @@ class Roots:
         return self.ledgers[owner]
 
     def planted(self, root: Root, value: Any) -> None:
-        """Note that ``value`` was emitted for ``root``; listeners hear of it the first time only."""
+        """Note that ``value`` was emitted for ``root``; listeners hear of it the first time."""
         if self.wanted.steps:
             self._number(root)
             if not root.replays:
@@ -240,7 +240,7 @@ class Roots:
         return self._retries.fault(root, root.faults, now_s)
 
     def set_aside(self, partition: str, record: Record, reason: str, now_s: float) -> bool:
-        """Set aside a ``record`` that can't be sent, for the dead letter; False: there is no room."""
+        """Set aside a ``record`` that can't be sent, for the dead letter; False: no room."""
         buffer = self.intake.buffer
         before = buffer.records
         if not self.intake.offer(partition, [record], now_s, [0]):
