@@ -113,7 +113,7 @@ class Batch(Sequence[Record]):
                 raise _no_record(f"[{index!r}]") from None
             raise
 
-    if not TYPE_CHECKING:  # a type checker would take any attribute for defined
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
 
         def __getattr__(self, name):
             raise _no_record(f".{name}") if name[0] != "_" else AttributeError(name)
@@ -201,7 +201,7 @@ class Batch(Sequence[Record]):
 
 
 class BatchIsNoRecordError(UnrunnableError, AttributeError):
-    """Raised if ``process`` takes its batch for one record, which it would do for each batch."""
+    """Raised if ``process`` treats its batch as one record, which it would do for each batch."""
 
 
 def _no_record(asked: str) -> BatchIsNoRecordError:

@@ -123,7 +123,7 @@ async def bounded(awaitable: Awaitable[_T], timeout_s: float | None) -> _T:
             raise
         if hasattr(task, "uncancel"):  # Python 3.11: another cancellation was meant
             task.uncancel()
-        # Not as a TimeoutError, which would be taken for a time-out of the target.
+        # Not as a TimeoutError, which would look like a time-out of the target.
         raise too_long(timeout_s) from None
     finally:
         timer.cancel()

@@ -354,7 +354,7 @@ class Place:
             self.close("", now_s)
 
     def close(self, reason: str, now_s: float) -> None:
-        """Take the place for up (again); ``reason`` says why, if nothing has succeeded."""
+        """Treat the place as up (again); ``reason`` says why, if nothing has succeeded."""
         asked, down_s = self.breaker.asked, self.breaker.close(now_s)
         if down_s is not None:
             self._counters.target_down_total_s += down_s

@@ -224,7 +224,7 @@ class Intake:
         """Mark the records of ``cut`` processed."""
         self._is_worked_on = True
         if not self._commits_acked:
-            return  # they were counted when they were read
+            return  # records were counted when they were read
         partition, seq, records = cut.partition, cut.seq, cut.records
         ledger, count = self.ledgers[partition], len(records)
         before = ledger.cumulative_seq

@@ -1,7 +1,7 @@
 """Where records count as done although they were rejected or given up, of one partition.
 
 Rejected records that are kept nowhere are reported until they are done again, also by later runs;
-and a sink must not take records that were given up for written.  Of records that a dead letter
+and a sink must not treat records that were given up as written.  Of records that a dead letter
 keeps, only the last place is needed.  Those places are part of the checkpoint, so they are saved
 with the acks that step over them, and a partition that is set back has them only up to there.
 """

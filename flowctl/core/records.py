@@ -119,7 +119,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AckOutcome(enum.Enum):
-    """What became of an ack or a fail.  None of these is an error; all but ACKED are counted."""
+    """The effect of an ack or a fail.  None of these is an error; all but ACKED are counted."""
 
     ACKED = "acked"  # in time, from the bolt that holds the tuple
     LATE = "late"  # the first ack, but after expiry: it completes the tuple, replays are dropped
@@ -173,7 +173,7 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
     def given_up(self) -> Position | None:
         """The last record that was given up or rejected, or None.
 
-        No sink may take it, and what lies before it, for written (``Span.unsettled``).
+        No sink may treat it, or records before it, as written (``Span.unsettled``).
         """
         return self.lost[-1].last if self.lost else None
 

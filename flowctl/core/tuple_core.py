@@ -403,8 +403,8 @@ class TupleCore:
         return due_s
 
     def suspect(self, bolt: str, *, now_s: float) -> None:
-        """Take ``bolt`` for suspect, as it can't be reached, without waiting until its silence
-        shows it.
+        """Treat ``bolt`` as suspect, as it can't be reached, without waiting for its silence to
+        show it.
         """
         self._recovery.suspect(self.bolts[bolt], now_s)
 

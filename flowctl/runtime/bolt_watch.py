@@ -190,7 +190,7 @@ class Endings:
     def look(self, *, is_deaf: bool = False) -> list[Ending]:
         """Kill the bolts whose time is up; return the messages about them.
 
-        ``is_deaf``: no bolt could be heard, so the time since the last look does not count as
+        ``is_deaf``: no bolt could be heard, so the time since the last check does not count as
         silence.
         """
         now_s = self._control.clock()

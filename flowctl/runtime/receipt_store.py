@@ -93,7 +93,7 @@ class ReceiptStore:
 
     @property
     def inner(self) -> CheckpointStore:
-        """The store that this one completes."""
+        """The checkpoint store that this one wraps."""
         return self._inner
 
     def entries(self) -> Sequence[Receipts]:

@@ -194,7 +194,7 @@ class CheckpointStoreConformance:
         for position, nowhere in ((6, 3), (3, 1)):
             store.rewind("job", "a", position)
             found = store_factory().load("job").partitions["a"]
-            # No sink takes records for written that it does not know of.
+            # A sink treats no record as written that it does not know of.
             assert (found.records_kept_nowhere, found.given_up) == (nowhere, position)
         store.rewind("job", "a", None)
         assert store.load("job").partitions["a"] == PartitionCheckpoint()

@@ -233,7 +233,7 @@ class SpoutServer:
         )
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._wake_in)
         self.gate = AcceptGate(listening, self._selector, self.handshakes.pending)
-        # Events that the last select found and no poll has handled yet; the next one is last.
+        # Events of the last select that no poll has handled yet, in reverse order.
         self._found: list[tuple[selectors.SelectorKey, int]] = []
         self._found_at_s = self._heard_until_s = time.monotonic()
         self._carried_until: Callable[[], float] | None = None

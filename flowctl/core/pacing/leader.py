@@ -20,8 +20,8 @@ from flowctl.core.pacing.sample import Sample
 # A permit moves when another worker lacks this many more permit-seconds than its holder.  With two
 # or more workers for each permit it moves after 8 s, and is idle for some .2 s of that.
 _KEPT: Final = 8.0
-# No worker is owed more permit-seconds than this: a worker is not owed the permits it missed while
-# it was frozen.
+# A worker is owed at most this many permit-seconds, so that permits it missed while it was frozen
+# do not count.
 _OWED_MAX: Final = 2 * _KEPT
 
 

@@ -227,7 +227,7 @@ class LearnedRate:
         self._blame_number(now_s)
 
     def _take(self, now_s: float, most: float, refused: float) -> None:
-        """Take the limit for a rate."""
+        """Treat the limit as a rate."""
         self.state = State.HELD
         self._number_s = _NUMBER_S
         self._was, self._good = refused, most

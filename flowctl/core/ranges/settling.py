@@ -67,7 +67,7 @@ class Settling:
         is_cut = is_cut and self._book.has_other({consumer.bolt}, flow_tuple)
         if is_cut and kept < _FITS_SHARE * (stop - start):
             rest = self.part_with(flow_tuple, cut.between(start + kept, stop))
-            rest.avoid(consumer.bolt)  # or it would get that too, bit by bit
+            rest.avoid(consumer.bolt)  # or it would get the rest too, bit by bit
             self._book.changed(consumer)
 
     def leave_batch(self, flow_tuple: FlowTuple, now_s: float) -> None:
