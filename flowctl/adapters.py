@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flowctl.errors import MissingExtraError
+from flowctl.errors import ConfigError, MissingExtraError
 
 
 def load_adapter(module: str, extra: str) -> ModuleType:
@@ -24,9 +24,13 @@ def load_adapter(module: str, extra: str) -> ModuleType:
 
 
 def dead_letter_of(given: Any) -> Any:
-    """Return the store for letters: a store as it is, a store of files for a directory; None for
-    None.
-    """
+    """Return where letters are kept: a store as it is, one of files for a directory; None: none."""
     if not isinstance(given, str | Path):
         return given
-    return load_adapter("flowctl_files", "files").FileDeadLetter(given)
+    try:
+        return load_adapter("flowctl_files", "files").FileDeadLetter(given)
+    except MissingExtraError:
+        raise
+    except ConfigError as error:  # of its argument: here it has another name
+        problem = error.problem.removeprefix(f"{error.field}: ")
+        raise ConfigError("dead_letter", problem, remedy=error.remedy) from None

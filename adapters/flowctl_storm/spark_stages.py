@@ -52,7 +52,7 @@ class SparkStageBolts(SparkBolts):
         #: See :class:`flowctl.ports.NamedBolts`.
         self.names: list[str] = [bolt for plan in plans for bolt in plan.bolts]
 
-    def _tasks(self, endpoint: Endpoint) -> list[BoltTask]:
+    def tasks(self, endpoint: Endpoint) -> list[BoltTask]:
         pickled = pickle.dumps(endpoint)
         tasks: list[BoltTask] = []
         for plan in self._plans:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 from flowctl.bolts.batch import Batch
@@ -61,19 +61,19 @@ class ReadRows:
         self._read.append((first, last))
 
     def left_out(self, batch: Batch) -> None:
-        """The target says that it had some of these rows; if it does not say which, perhaps all."""
-        indices = range(len(batch)) if batch.left_out_at is None else sorted(batch.left_out_at)
-        # Neighbours have the same difference between their index and their rank.
-        for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
-            at = [index for _, index in run]
-            self._left_out.append((batch[at[0]].position, batch[at[-1]].position))
+        """Note that the target had some of the rows of ``batch`` already.
+
+        A target that says which ones (``SqlSink``) knows them to be written.  Of another, any of
+        the rows may be meant, and some may never have been written.
+        """
+        if batch.left_out_at is None:
+            self._left_out.append((batch[0].position, batch[len(batch) - 1].position))
 
     def is_written(self, position: Position) -> bool | None:
         """Whether the row at ``position``, of which this delivery made no letter, is written.
 
-        False: the target took it for written, and left it out.  That is wrong of a row that has a
-        letter: it was rejected in a call that was written, or lies between such calls.  None: it is
-        none of this delivery's.
+        False: the target may have left it out as written, which need not be so for a row that has a
+        letter.  None: it is none of this delivery's.
         """
         if _is_in(position, self._left_out):
             return False

@@ -321,7 +321,7 @@ def test_a_checkpoint_that_can_only_be_in_memory_is_logged_and_refused_if_a_plac
 
 
 def test_no_directory_of_letters_is_an_empty_text_and_a_home_is_found() -> None:
-    with pytest.raises(ConfigError, match="directory: it is empty"):
+    with pytest.raises(ConfigError, match="dead_letter: it is empty"):
         a_spout(dead_letter="")
     letters = a_spout(dead_letter="~/letters").dead_letter
     assert letters.directory == Path.home() / "letters"
