@@ -103,7 +103,7 @@ class RootBlame:
         return at.bolt in self._proven_at_s and left <= FEW_LEFT
 
     def is_keepable(self, root: Root, at: FailedAt) -> bool:
-        """Whether a dead letter may keep ``root``: a bolt that never works mustn't empty the source."""
+        """Whether a dead letter may keep ``root``: a broken bolt mustn't empty the source."""
         if self.has_succeeded(root, at):
             return True
         self._given_up_first += 1

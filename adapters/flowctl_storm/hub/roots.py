@@ -135,7 +135,7 @@ class Roots:
         return self.ledgers[owner]
 
     def planted(self, root: Root, value: Any) -> None:
-        """Note that ``value`` was emitted for ``root``; listeners are notified the first time only."""
+        """Note that ``value`` was emitted for ``root``; notify listeners the first time only."""
         if self.wanted.steps:
             self._number(root)
             if not root.replays:
@@ -240,7 +240,7 @@ class Roots:
         return self._retries.fault(root, root.faults, now_s)
 
     def set_aside(self, partition: str, record: Record, reason: str, now_s: float) -> bool:
-        """Set aside an unsendable ``record`` for the dead letter store; False if there is no room."""
+        """Set an unsendable ``record`` aside for the dead letter store; False without room."""
         buffer = self.intake.buffer
         before = buffer.records
         if not self.intake.offer(partition, [record], now_s, [0]):
@@ -360,7 +360,7 @@ class Roots:
         return part.pending
 
     def forget(self, partition: str, now_s: float) -> int:
-        """Forget ``partition``, which belongs to another driver; return its number of roots in flight.
+        """Forget ``partition``, which another driver reads; return its roots in flight.
 
         Results of its trees no longer count here.  Their entries stay with the ackers until they
         expire: if they were removed, late acks would open them again and leave orphans.
