@@ -108,7 +108,7 @@ class RedisCheckpointStore:
         with self._save_lock:
             held = self._read(job, self._acquired.get(job, 0))
             if held.epoch and job not in self._held:
-                self._held[job] = held  # so that the first save sends only what is new
+                self._held[job] = held  # so that the first save sends only changes
             return Checkpoint(dict(held.partitions))
 
     def inspect(self, job: str) -> StoredJob:

@@ -2,10 +2,10 @@
 
 All spouts of a bolt share a queue, or each has its own.  In the latter case the bolt takes the
 spouts in turn, each for as long as the others (Nagle 1987; Demers, Keshav & Shenker 1989), and
-tells each the times of the bolt that it is to it: a tuple waits while as many of its own spout's
-are before it as there are slots, and all that it takes from then on is service, others' turns
-included.  So a spout sees a bolt of its own that is slower.  With one queue for all, every spout
-sees the same wait, whatever part of it is its own, and who came first keeps most.
+reports to each spout the times of the bolt as this spout sees it: a tuple waits while as many of
+its own spout's are before it as there are slots, and all that it takes from then on is service,
+others' turns included.  So a spout sees a bolt of its own that is slower.  With one queue for all,
+every spout sees the same wait, whatever part of it is its own, and who came first keeps most.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Policies by name, each with the settings of a run.
 
 A name is one of ``lab.window.policy``, with ``:N`` for ``lab.window.initial`` (``fixed:16``), or
-one of the baselines below.  All but the product's own, ``just_full`` and ``rtt_only``, are run as
-what they are elsewhere: a limiter a bolt, in turn, skipping full bolts, and a fixed time-out;
-without signs of loss, the guard of shared sinks and copies at the end.
+one of the baselines below.  All but the product's own, ``just_full`` and ``rtt_only``, run as in
+their own projects: a limiter per bolt, in turn, skipping full bolts, and a fixed time-out; without
+signs of loss, the guard of shared sinks and copies at the end.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class RootBlame:
         return all(place.breaker.may_ask(now_s) for place in self._down_now())
 
     def note_planted(self, now_s: float) -> None:
-        """Note that roots were planted; while a place is down, it was one root as a probe."""
+        """Note that roots were planted: while a place is down just one, as a probe."""
         for place in self._down_now():
             place.breaker.note_asked(now_s)
 

@@ -48,10 +48,10 @@ class Roots:
     """Intake, pending trees, the ackers' ledgers, and retries.  Not thread-safe.
 
     A root that fails is sent again after a back-off, and is given up after ``retry.attempts_max``
-    failures; one that expires is sent again at once, however often (as in ``core/recovery.py``). If
-    the guarantee allows no retries, either is dropped, counted and reported; then trees only serve
-    statistics and bound what is under way, and ``ackers`` 0 does without them. ``news`` holds the
-    ``wanted`` reports, for the driver of the hub to take.
+    failures; one that expires is sent again at once, however often (as in ``core/recovery.py``).
+    If the guarantee allows no retries, either is dropped, counted and reported; then trees only
+    serve statistics and bound the roots in flight, and with ``ackers`` 0 there are none.  ``news``
+    holds the ``wanted`` reports, for the driver of the hub to take.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ _LONG_S = 16.0
 # E of one run with pauses varies by .017 (standard deviation, 42 seeds): a mean of three, by .010,
 # can't decide about a goal that is .002 away.  A run takes .3 s.
 _RUNS: Final = 12
-_RUNS_LONG: Final = 3  # runs for a mean of makespans, which vary by .005
+_RUNS_LONG: Final = 3  # enough for makespans, which vary by only .005
 
 
 def _by_reference(scenario: Scenario) -> Scenario:
