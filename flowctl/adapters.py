@@ -24,7 +24,9 @@ def load_adapter(module: str, extra: str) -> ModuleType:
 
 
 def dead_letter_of(given: Any) -> Any:
-    """Return where letters are kept: a store as it is, one of files for a directory; None: none."""
+    """Return the store for letters: a store as it is, a store of files for a directory; None for
+    None.
+    """
     if not isinstance(given, str | Path):
         return given
     return load_adapter("flowctl_files", "files").FileDeadLetter(given)

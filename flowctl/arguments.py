@@ -1,4 +1,4 @@
-"""Arguments of what users call, held against the annotations that the pages show.
+"""Arguments of public functions, checked against the annotations that the docs show.
 
 An adapter that is given a number for a name would fail far from the mistake: in a worker, in a
 thread, in the middle of a run.
@@ -30,10 +30,11 @@ _WORDS: Final[dict[Any, str]] = {
 
 
 def check_arguments(*names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate what users call: each call raises :class:`ConfigError` for one of ``names``.
+    """Decorate a public function: a call raises :class:`ConfigError` if an argument in ``names``
+    has a wrong type.
 
-    Where its value is of no type that the annotation allows.  What an annotation names only for the
-    type checker is not checked.  A whole number is a number, True is neither.
+    The annotation decides; types that it names only for the type checker are not checked.  A whole
+    number is a number, True is neither.
     """
 
     def decorate(fn: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -46,7 +47,7 @@ def check_arguments(*names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:
-                return fn(*args, **kwargs)  # Python says what is missing, or unknown
+                return fn(*args, **kwargs)  # Python says which argument is missing or unknown
             for name, kind in kinds().items():
                 if name in given and not _fits(given[name], kind):
                     raise ConfigError(
@@ -57,7 +58,7 @@ def check_arguments(*names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T
             try:
                 return fn(*args, **kwargs)
             except ConfigError as error:
-                # What is wrong stands in the caller's line; our own frames would only hide it.
+                # The mistake is in the caller's line; our own frames would only hide it.
                 raise error.with_traceback(None) from error.__cause__
 
         return checking
@@ -66,7 +67,7 @@ def check_arguments(*names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T
 
 
 def check_numbers(**given: Any) -> None:
-    """Raise :class:`ConfigError` for one that is not finite and greater than 0."""
+    """Raise :class:`ConfigError` for a number that is not finite and greater than 0."""
     for name, value in given.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not isfinite(value) or value <= 0:
@@ -78,7 +79,7 @@ def check_numbers(**given: Any) -> None:
 
 
 def check_whole(**given: Any) -> None:
-    """Raise :class:`ConfigError` for one that is not a whole number of 1 or more."""
+    """Raise :class:`ConfigError` for a number that is not a whole number of 1 or more."""
     for name, value in given.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(
@@ -115,7 +116,9 @@ def _fits(value: object, kind: Any) -> bool:
 
 
 def _fits_each(values: object, inner: tuple[Any, ...]) -> bool:
-    """Any iterable will do for a sequence; of one that may give its values once none is taken."""
+    """Whether each value fits; any iterable will do for a sequence, and none is taken from an
+    iterator.
+    """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         return False
     return not isinstance(values, list | tuple) or all(_fits(v, k) for v in values for k in inner)

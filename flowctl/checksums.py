@@ -1,8 +1,10 @@
-"""A checksum in what is stored and decides what is done: damage must not pass for other content.
+"""Checksums of stored values that decide which records are done: damage must not be taken for other
+content.
 
 All values that flowctl stores use CRC-32: it finds each damage of up to 32 bits in a row, and of
-others all but one in four billion.  It also covers ``label``, the name under which a value is kept,
-so a value under another name does not pass either.  It is no protection against people.
+other damage all but one in four billion.  It also covers ``label``, the name under which a value is
+kept, so a value under another name does not pass either.  It does not protect against intended
+changes.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ def with_crc(label: str, text: bytes) -> bytes:
 def without_crc(label: str, data: bytes) -> tuple[bytes, bool]:
     """Return what :func:`with_crc` was given, and whether there was a checksum.
 
-    Values of older versions have none: it is for the caller to know whether this one may be so old.
-    Raises ``ValueError`` if the checksum is another one.
+    Values of older versions have none: the caller decides whether this one may be that old.  Raises
+    ``ValueError`` if the checksum is wrong.
     """
     found = _FIELD.match(data)
     if found is None:

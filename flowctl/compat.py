@@ -1,4 +1,4 @@
-"""What Python 3.10 lacks, in one place; to go with it."""
+"""Features that Python 3.10 lacks, in one place; removed together with 3.10."""
 
 from __future__ import annotations
 

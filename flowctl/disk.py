@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from contextlib import suppress
 from hashlib import blake2b
@@ -17,7 +18,7 @@ from urllib.parse import quote
 # with it.
 LOCK_TIMEOUT_S: Final = 10.0
 _LOCK_POLL_S: Final = 0.02
-# What file systems without locks answer, such as some NFS mounts.
+# The errors of file systems without locks, such as some NFS mounts.
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _NAME_MAX: Final = 200  # bytes; file systems take 255 with a suffix
 MOUNTS: Final = "/proc/self/mounts"  # what Linux has mounted where
@@ -33,7 +34,7 @@ _NETWORK: Final = (
 def lock(
     descriptor: int, path: str, *, shared: bool = False, timeout_s: float = LOCK_TIMEOUT_S
 ) -> bool:
-    """Lock the file until it is closed; False where the file system has no locks.
+    """Lock the file until it is closed; False if the file system has no locks.
 
     Raises ``TimeoutError`` when it stays taken for ``timeout_s``.
     """
@@ -75,7 +76,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 def write_new(path: str, data: bytes) -> None:
     """Replace the content of the file ``path`` by ``data``; it is on the disk when this returns.
 
-    No file is left where that fails.
+    No file is left if that fails.
     """
     descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, MODE)
     try:
@@ -90,7 +91,7 @@ def write_new(path: str, data: bytes) -> None:
 
 
 def replace(path: str, data: bytes) -> None:
-    """Give the file ``path`` another content in one step: after a kill or a loss of power it has
+    """Replace the content of the file ``path`` in one step: after a kill or a loss of power it has
     the old one or the new one.
 
     For one writer at a time: the caller holds a lock.
@@ -133,12 +134,17 @@ def why_not_writable(directory: str) -> str:
 
 
 def sync_directory(path: str) -> None:
-    """A new name in a directory is on the disk only once the directory is synced."""
+    """Sync a directory: only then is a new name in it on the disk."""
     descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether ``path`` is a URL: of it a disk would make a directory called ``s3:``."""
+    return re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)) is not None
 
 
 def file_name(job: str, suffix: str) -> str:
@@ -153,7 +159,7 @@ def file_name(job: str, suffix: str) -> str:
 def network_of(path: str) -> str:
     """Return the kind of network file system that ``path`` is on, such as ``nfs4``; "" if none.
 
-    "" too where nobody says what is mounted (not Linux).
+    "" too where the mounts can't be listed (not Linux).
     """
     place = os.path.realpath(path)
     found = ("", "")

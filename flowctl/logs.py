@@ -1,8 +1,8 @@
 """Where a module writes its events: to structlog if the program uses it, else to ``logging``.
 
-structlog's own default is not used: where a program has not configured it, it prints every event,
-debugging too, on stdout, in the middle of what a Spark job prints for its readers.  Nothing here
-imports structlog, so that a worker need not load it.
+structlog's own default is not used: if a program has not configured it, it prints every event, even
+of level debug, on stdout, in the middle of a Spark job's output.  This module does not import
+structlog, so that a worker need not load it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ logging.getLogger(LOGGER).addHandler(logging.NullHandler())
 
 
 class Postponed(Protocol):
-    """structlog's configuration, for as long as nothing has loaded structlog."""
+    """structlog's configuration, put off until some code has loaded structlog."""
 
     def end(self) -> None:
         """Configure it now, unless the user's code has."""
 
     def log(self, name: str, level: int, event: str, fields: dict[str, Any]) -> None:
-        """Take an event: with the first one that is to be written it ends."""
+        """Log an event; the first one that is to be written ends the postponement."""
 
 
-# Those whose runs go on in this process.
+# Jobs with a run in progress in this process.
 _jobs: list[str] = []
 
 
 @contextmanager
 def running(job: str) -> Iterator[None]:
-    """A run of ``job`` goes on: events of all threads have its name.  Thread-safe."""
+    """Note that a run of ``job`` is in progress: events of all threads get its name.
+
+    Thread-safe.
+    """
     _jobs.append(job)
     try:
         yield
@@ -44,15 +47,15 @@ def running(job: str) -> Iterator[None]:
 
 
 def with_job(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return ``fields`` with the job whose run goes on, unless they name one.
+    """Return ``fields`` with the job whose run is in progress, unless they name one.
 
-    Where several go on in one process, only events that name theirs have one.
+    If several are in progress in one process, only events that name their job have one.
     """
     jobs = set(_jobs)
     return {"job": jobs.pop(), **fields} if len(jobs) == 1 else fields
 
 
-# Set by ``flowctl.instrumentation.logging.configure``, in programs of ours.
+# Set by ``flowctl.instrumentation.logging.configure``, in flowctl's own programs.
 postponed: Postponed | None = None
 
 
@@ -75,7 +78,7 @@ class StdlibLogger:
 
 
 def is_handled(name: str = LOGGER) -> bool:
-    """Return whether something handles what the standard logger ``name`` is given."""
+    """Return whether a handler takes what the standard logger ``name`` is given."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):
@@ -87,7 +90,7 @@ def is_handled(name: str = LOGGER) -> bool:
 class ModuleLogger:
     """Writes to structlog if the program has configured it, else to the standard logger ``name``.
 
-    Where the program has set up neither, warnings and worse are written to stderr, a line each, as
+    If the program has set up neither, warnings and worse are written to stderr, a line each, as
     Python's own logging does; the rest is dropped.  Safe for threads; costs no import.
     """
 

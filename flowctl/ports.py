@@ -115,22 +115,21 @@ class SourceHost(Protocol):
     guarantee: ProcessingGuarantee
 
     def saved(self) -> Checkpoint:
-        """What the checkpoint store holds of this job, as far as is known."""
+        """The state of this job in the checkpoint store, as far as is known."""
 
     def uncommitted(self, partition: str) -> int:
-        """Records of ``partition`` that were read and are not below its cumulative ack."""
+        """Return how many records of ``partition`` were read and are above its cumulative ack."""
 
     def give(self, partition: str, state: PartitionCheckpoint) -> None:
-        """``partition`` is read here from now on, starting just after ``state.position``.
+        """Read ``partition`` here from now on, starting just after ``state.position``.
 
         Records in its acked ranges are skipped.  Call this before its first record is polled.
         """
 
     def take_away(self, partitions: Sequence[str]) -> Checkpoint:
-        """``partitions`` are read elsewhere from now on: finish what is nearly done, save, drop the
-        rest.
+        """Leave ``partitions`` to another reader: finish what is nearly done, save, drop the rest.
 
-        Returns what is saved.  If the store is unavailable that is less than what was done: the
+        Returns the saved state.  If the store is unavailable that is less than what was done: the
         next reader does the rest again.
         """
 
@@ -196,7 +195,9 @@ class RedrivableDeadLetter(Protocol):
         begins."""
 
     def on_redriven(self, job: str, letters: Sequence[Letter]) -> None:
-        """These count as processed, which is saved: remove those that did not fail again."""
+        """Remove those of ``letters`` that did not fail again: all count as processed, and that is
+        saved.
+        """
 
     def hint(self, job: str) -> str:
         """Return how a person can inspect the letters of ``job``, such as a command line."""
@@ -236,8 +237,8 @@ class AttemptDeadLetter(Protocol):
     def count_attempt(
         self, job: str, partition: str, fate: Callable[[Position], bool | None]
     ) -> None:
-        """The attempt has delivered all of ``partition``; called once, on what :meth:`of_attempt`
-        returned.
+        """Let the attempt's letters count: it has delivered all of ``partition``.  Called once, on
+        the store that :meth:`of_attempt` returned.
 
         ``fate`` is asked about letters of the partition that other attempts left.  True: its row is
         written now, and the letter goes.  False: it is left out, and the letter counts.  None: this
@@ -353,13 +354,14 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 class BoltNotice(msgspec.Struct, frozen=True, gc=False):
     """What the runner of the bolts reports about one of them (``bolt`` "" means all of them).
 
-    ``restarting``: it ended and comes back.  ``waiting``: there is no slot for it yet, which is not
-    an error.  ``warning``: the run goes on, but something else may suffer.  ``fatal``: it will not
-    come back; ``detail`` says why, ``remedy`` what to do.
+    ``restarting``: it ended and comes back.  ``returned``: a call has returned that took too long,
+    so that the bolt had gone on without its thread.  ``waiting``: there is no slot for it yet,
+    which is not an error.  ``warning``: the run goes on, but something else may suffer.
+    ``fatal``: it will not come back; ``detail`` says why, ``remedy`` what to do.
     """
 
     bolt: str
-    kind: Literal["starting", "restarting", "waiting", "warning", "fatal"]
+    kind: Literal["starting", "restarting", "returned", "waiting", "warning", "fatal"]
     detail: str = ""
     remedy: str = ""
 
@@ -410,7 +412,7 @@ class NamedBolts(Protocol):
 
 
 def names_of(bolts: Bolts) -> Sequence[str]:
-    """``b1`` … ``b<count>``, as the port says, unless the bolts of several stages are named."""
+    """Return ``b1`` … ``b<count>``, as the port says, or the names of :class:`NamedBolts`."""
     if isinstance(bolts, NamedBolts):
         return bolts.names
     return [f"b{number}" for number in range(1, bolts.count + 1)]

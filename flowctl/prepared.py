@@ -1,4 +1,4 @@
-"""Types that msgspec converts to, made known to it before there are threads."""
+"""Types that msgspec converts to, prepared before there are threads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import msgspec
 
 
 def prepare(*types: Any) -> None:
-    """Let msgspec learn what ``types`` hold.  Call it where they are defined or imported.
+    """Let msgspec analyse ``types``.  Call it where they are defined or imported.
 
-    It learns that at their first use, and if two threads use a type for the first time at once, one
-    of them finds it half learned, and the process dies with SIGSEGV (msgspec 0.20 and 0.21): two
-    runs that begin in threads, or the bolts of one run, in their threads.  An import is one thread.
+    Otherwise it does so at their first use, and if two threads use a type for the first time at
+    once, one of them finds it half analysed, and the process dies with SIGSEGV (msgspec 0.20 and
+    0.21): two runs that begin in threads, or the bolts of one run, in their threads.  An import is
+    one thread.
     """
     for each in types:
         msgspec.msgpack.Decoder(each)

@@ -24,8 +24,9 @@ class Block(Protocol):
 
     @property
     def stop(self) -> int:
-        """Where the block ends: it has every record that begins below, from the previous block's
-        ``stop`` on."""
+        """The end of the block: it has every record that begins below, from the previous block's
+        ``stop`` on.
+        """
 
     @property
     def size_bytes(self) -> int:
@@ -87,13 +88,13 @@ class RangeProducer(Protocol):
 
 
 class ReceiptLog(Protocol):
-    """Keeps what ``process`` gave to be kept, with the part of the source that it is of.
+    """Keeps the receipts of ``process``, with the part of the source that they belong to.
 
-    The log is the truth, the checkpoint its index: what is in the log is done.
+    The log is the truth, the checkpoint its index: a part in the log is done.
     """
 
     def entries(self) -> Iterable[Receipts]:
-        """Return what earlier runs of the job kept; called once, when a run begins."""
+        """Return the entries that earlier runs of the job kept; called once, when a run begins."""
 
     def append(self, entries: Sequence[Receipts]) -> None:
         """Keep ``entries``, durably, before the checkpoint that covers them is saved.
@@ -109,8 +110,8 @@ def verified(
 ) -> Iterator[B]:
     """Yield ``blocks``, each after ``check`` has been called since it was read.
 
-    ``check`` raises if the source is another one now.  Where that costs a request, blocks wait for
-    each other up to ``every_bytes``, but not while there is nothing to read.
+    ``check`` raises if the source has changed.  If a check costs a request, blocks are collected up
+    to ``every_bytes`` for one check, but not while there is nothing to read.
     """
     waiting: list[B] = []
     size_bytes, read_to = 0, None
@@ -127,7 +128,7 @@ def verified(
             yield from waiting
             waiting, size_bytes = [], 0
     except Exception:
-        check()  # what was read before the error is good if the source is still the same
+        check()  # records read before the error are good if the source is still the same
         yield from waiting
         raise
     if waiting:

@@ -15,7 +15,7 @@ class RelayDoor(Protocol):
 
     @property
     def address(self) -> str:
-        """Where the relay is, for people; without secrets."""
+        """Where the relay is, as text without secrets."""
 
     def connect(self, *, timeout_s: float) -> socket.socket:
         """Return a connected stream socket, which the caller owns.
@@ -30,7 +30,7 @@ class Relay(Protocol):
 
     @property
     def door(self) -> RelayDoor:
-        """What bolts are given."""
+        """The door that bolts are given."""
 
     @property
     def is_away(self) -> bool:

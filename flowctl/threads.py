@@ -55,7 +55,7 @@ class GuardedThread(threading.Thread):
         self._on_death = on_death
 
     def work(self) -> None:
-        """What the thread does."""
+        """Do the work of the thread."""
         raise NotImplementedError
 
     def run(self) -> None:

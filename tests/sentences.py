@@ -49,13 +49,16 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
 
 
 def _comments(source: str) -> Iterator[tuple[str, int, str]]:
-    """Comments on lines that follow each other are one text."""
+    """Comments on lines that follow each other are one text; one beside code is one by itself."""
     lines: list[str] = []
     last = first = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
         line = token.start[0]
+        if token.line[: token.start[1]].strip():
+            yield "comment", line, token.string.lstrip("#: ")
+            continue
         if lines and line != last + 1:
             yield "comment", first, "\n".join(lines)
             lines = []

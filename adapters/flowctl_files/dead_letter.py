@@ -15,7 +15,7 @@ from flowctl import disk
 from flowctl.arguments import check_arguments
 from flowctl.core.letters import LeftOut, Letter, redrive_number
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Record
-from flowctl.errors import SourceError
+from flowctl.errors import ConfigError, SourceError
 from flowctl.ports import SourceChunk
 from flowctl_files._letters import Fate, LetterFile, Line, line_of
 
@@ -150,7 +150,9 @@ class FileDeadLetter(_InFiles):
     @check_arguments("directory")
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
-        self.directory: Path = Path(directory) if directory is not None else default_directory()
+        given = default_directory() if directory is None else directory
+        _refuse_url("directory", given)
+        self.directory: Path = Path(given).expanduser()
 
     def file_of(self, job: str) -> LetterFile:
         """Return the file that holds the letters of ``job``."""
@@ -174,6 +176,8 @@ class JsonLinesDeadLetter(_InFiles):
     @check_arguments("path")
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
+        if path is not None:
+            _refuse_url("path", path)
         self._all = LetterFile(path) if path is not None else None
         self._by_job = FileDeadLetter()
 
@@ -186,6 +190,19 @@ class JsonLinesDeadLetter(_InFiles):
         if self._all is None:
             return self._by_job.hint(job)
         return shlex.join(["flowctl", "dlq", "show", job, "--file", self._all.path])
+
+
+def _refuse_url(argument: str, given: str | os.PathLike[str]) -> None:
+    if not os.fspath(given):
+        raise ConfigError(
+            argument, "it is empty.", remedy=f"Leave it out, or give {DEFAULT_DIRECTORY}."
+        )
+    if disk.is_url(given):
+        raise ConfigError(
+            argument,
+            f"{os.fspath(given)!r} is a URL, and letters are kept in files of a disk.",
+            remedy="Give a directory; on Spark one that all workers mount.",
+        )
 
 
 def default_directory() -> Path:

@@ -130,7 +130,7 @@ class Inserts:
             if is_statement_fault(error):
                 raise StatementFault(columns, error) from error
             raise
-        if self._on_conflict is None or self._on_conflict.mode == "upsert":
+        if self._on_conflict is None or self._on_conflict.updated(columns or (), self._dialect):
             self._row_counts.note(self._cursor, len(rows), stored)
         elif _driver_of(self._cursor) in _COUNTING:
             return stored

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
 
 from flowctl.logs import ModuleLogger
 from flowctl_sql._bounds import (
@@ -56,8 +57,12 @@ _END_STALLED = (
     "AND a.usename = current_user "
     f"AND a.state_change < clock_timestamp() - interval '{STALLED_S} s'"
 )
+# 100, 950, 951: the collations "default", "C" and "POSIX", which compare byte by byte whether texts
+# are equal; one that a user made may not.
 _COLUMNS = (
-    "SELECT attname, atttypid IN ('json'::regtype, 'jsonb'::regtype) FROM pg_attribute "
+    "SELECT attname, atttypid IN ('json'::regtype, 'jsonb'::regtype), "
+    "atttypid IN ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype) "
+    "AND attcollation IN (100, 950, 951) FROM pg_attribute "
     "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
 _LOCK_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"
@@ -171,8 +176,21 @@ def _described(found: Any) -> str:
     return f"{who or 'a session without a name'} (backend {pid}{doing}){since}"
 
 
-def columns_of(cursor: Any, dialect: Dialect, table: str) -> tuple[list[str], set[str]]:
-    """Return the columns of ``table``, and those of the types json and jsonb."""
+class Columns(NamedTuple):
+    """The columns of a table; which are json or jsonb, and in which texts are equal only if they
+    differ in nothing but spaces at the end."""
+
+    names: Sequence[str] = ()
+    json: Set[str] = frozenset()
+    plain_text: Set[str] = frozenset()
+
+
+def columns_of(cursor: Any, dialect: Dialect, table: str) -> Columns:
+    """Return what PostgreSQL says about the columns of ``table``."""
     cursor.execute(dialect.fill(_COLUMNS), (dialect.quoted(table),))
     found = cursor.fetchall()
-    return [name for name, _ in found], {name for name, is_json in found if is_json}
+    return Columns(
+        [name for name, *_ in found],
+        {name for name, is_json, _ in found if is_json},
+        {name for name, _, is_text in found if is_text},
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate, chain, compress, groupby, repeat
 from operator import countOf, itemgetter, ne
 from typing import Any, NamedTuple, TypeAlias
@@ -43,23 +43,31 @@ class Prepared(msgspec.Struct, frozen=True):
     shapes: Sequence[tuple[str, ...]] | None = None
 
     def inserts(
-        self, wanted: Sequence[bool] | None = None, key: Sequence[str] = ()
+        self,
+        wanted: Sequence[bool] | None = None,
+        key: Sequence[str] | None = None,
+        plain_text: Set[str] = frozenset(),
     ) -> list[Insert]:
         """Return the rows of records ``i`` with ``wanted[i]`` true, grouped by their columns.
 
-        A column that a row lacks is left to the database: its default, or NULL.  With a ``key`` the
-        rows are sorted by it, so that two writers seldom deadlock; rows with equal keys keep their
-        order, so that the last one wins.
+        A column that a row lacks is left to the database: its default, or NULL.  With a ``key``
+        (empty: of any index, which leaves rows as they came)
+        rows go in its order, so that two writers seldom wait for each other crosswise, and rows of
+        one key as they came: the last one stays.  In ``plain_text`` are columns whose texts are
+        equal only if they differ in nothing but spaces at the end.
         """
         chosen = None if wanted is None else self._of_rows(wanted)
         rows = self.rows if chosen is None else list(compress(self.rows, chosen))
         if self.shapes is None:
             if key and self.columns is not None:
-                rows = _in_order(rows, itemgetter(*map(self.columns.index, key)))
+                places = [self.columns.index(column) for column in key]
+                rows = _in_order(
+                    rows, [[row[at] for row in rows] for at in places], key, plain_text
+                )
             return [Insert(self.columns, rows)] if rows else []
         shapes = self.shapes if chosen is None else compress(self.shapes, chosen)
-        if key:
-            return _runs(list(zip(shapes, rows, strict=True)), key)
+        if key is not None:
+            return _runs(list(zip(shapes, rows, strict=True)), key, plain_text)
         grouped: dict[tuple[str, ...], list[Params]] = {}
         for shape, row in zip(shapes, rows, strict=True):
             grouped.setdefault(shape, []).append(row)
@@ -255,18 +263,36 @@ def _with_json(row: Params, places: Sequence[int]) -> Params:
     return tuple(values)
 
 
-def _in_order(rows: Sequence[Any], key: Callable[[Any], Any]) -> Sequence[Any]:
-    try:
-        return sorted(rows, key=key)  # stable
-    except TypeError:  # of several types: no order is better than another
+def _in_order(
+    rows: Sequence[Any], values: Sequence[list[Any]], key: Sequence[str], plain_text: Set[str]
+) -> Sequence[Any]:
+    """Return ``rows`` by their ``values`` of each column of the ``key``; those of one key as they
+    came.
+
+    As they came, too, where the database may find values equal that Python tells apart, such as
+    'a' and 'A', or times that it rounds: then a row could overtake the last one of its key.
+    """
+    columns = []
+    for name, each in zip(key, values, strict=True):
+        kinds = set(map(type, each))
+        if kinds == {str} and name in plain_text:
+            columns.append([text.rstrip(" ") for text in each])  # VARCHAR(3) takes "abc  ", too
+        elif kinds == {int}:
+            columns.append(each)
+        else:
+            return rows
+    if not columns:
         return rows
+    keys = list(zip(*columns, strict=True))
+    return [rows[at] for at in sorted(range(len(rows)), key=keys.__getitem__)]  # stable
 
 
-def _runs(shaped: Sequence[tuple[tuple[str, ...], Params]], key: Sequence[str]) -> list[Insert]:
-    """Return rows of several shapes sorted by ``key``; rows with equal keys keep their order."""
-    keys = {shape: itemgetter(*map(shape.index, key)) for shape in {shape for shape, _ in shaped}}
-    ordered = _in_order(shaped, lambda each: keys[each[0]](each[1]))
-    runs = groupby(ordered, key=itemgetter(0))
+def _runs(
+    shaped: Sequence[tuple[tuple[str, ...], Params]], key: Sequence[str], plain_text: Set[str]
+) -> list[Insert]:
+    """Rows of several shapes in the order of ``key``: of one key none overtakes another."""
+    values = [[row[shape.index(column)] for shape, row in shaped] for column in key]
+    runs = groupby(_in_order(shaped, values, key, plain_text), key=itemgetter(0))
     return [Insert(shape, [row for _, row in run]) for shape, run in runs]
 
 

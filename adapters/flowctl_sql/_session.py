@@ -77,7 +77,7 @@ class Session:
         self._table = table
         self._sink = name
         self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
-        self._json: tuple[list[str], set[str]] = ([], set())  # with PostgreSQL, likewise
+        self._columns = _postgres.Columns()  # with PostgreSQL
         row_counts = RowCounts(table, database.label)
         self._inserts = Inserts(self.cursor, dialect, table, row_counts, on_conflict)
         self._on_conflict = on_conflict
@@ -214,7 +214,8 @@ class Session:
         touching = self.ledger.covered(batch.span)
         is_new = not_covered(batch[:], touching) if touching else None
         self.skipped_at = {at for at, new in enumerate(is_new) if not new} if is_new else set()
-        inserts = prepared.inserts(is_new, self._key)
+        key = None if self._on_conflict is None else self._key
+        inserts = prepared.inserts(is_new, key, self._columns.plain_text)
         written = sum([self._inserts.insert(insert) for insert in inserts])
         for part in _written_parts(batch, prepared):
             self.ledger.cover(part, touching if part is batch.span else self.ledger.covered(part))
@@ -226,8 +227,8 @@ class Session:
     def as_python(self, prepared: Prepared, batch: Batch) -> Prepared:
         """Return ``prepared`` with Python's own values; :class:`JobError` for unfit ones."""
         prepared = prepared.as_python(batch, self._dialect.name)
-        table, of_json = self._json
-        return prepared.as_json(table, of_json) if of_json else prepared
+        table = self._columns
+        return prepared.as_json(table.names, table.json) if table.json else prepared
 
     def explain(self, error: Exception, prepared: Prepared, batch: Batch) -> None:
         """Raise :class:`JobError` if an unfit value was the cause of the driver's ``error``."""
@@ -278,16 +279,27 @@ class Session:
         self._create_unless(self._table, lambda: self._create_table(schema))
         self._database.check_table(self.cursor, self._dialect, self._table)
         if self._on_conflict is not None:
+            self._check_updated(self._on_conflict.update or ())
             check = self._on_conflict.check_table
             self._inserts.indexes = check(self.cursor, self._dialect, self._table)
         if self._is_postgres:
-            self._json = _postgres.columns_of(self.cursor, self._dialect, self._table)
+            self._columns = _postgres.columns_of(self.cursor, self._dialect, self._table)
         if self._dialect.name == "sqlite":
             self._numbers = columns_of(self.connection, self._table)
             self._inserts.joins = takes_several(self.connection, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()
+
+    def _check_updated(self, columns: Sequence[str]) -> None:
+        """Raise :class:`ConfigError` for one that the table has not: it would never be updated."""
+        for column in columns:
+            # With its table: SQLite takes an unknown name in quotes for text.
+            place = f"{self._dialect.quoted(self._table)}.{self._dialect.quote(column)}"
+            if self._missing(self._table, place):
+                raise ConfigError(
+                    "update", f"{self._table!r} has no column {column!r}.", remedy="Correct it."
+                )
 
     def _tell_if_dropped(self) -> None:
         """Log a warning if the table was dropped with rows that flowctl has noted as written.

@@ -37,7 +37,7 @@ class OnConflict(msgspec.Struct, frozen=True):
 
     def clause(self, dialect: Dialect, columns: Sequence[str]) -> str:
         """Return what follows ``INSERT … VALUES (…)`` for rows with ``columns``."""
-        quoted = [dialect.quote(column) for column in self._updated(columns)]
+        quoted = [dialect.quote(column) for column in self.updated(columns, dialect)]
         if dialect.name in _MYSQL:
             # VALUES(): also MariaDB knows it.  A column that stays as it is: IGNORE would also
             # ignore that a value does not fit.
@@ -49,10 +49,14 @@ class OnConflict(msgspec.Struct, frozen=True):
         does = f"UPDATE SET {', '.join(sets)}" if sets else "NOTHING"
         return f" ON CONFLICT{target} DO {does}"
 
-    def _updated(self, columns: Sequence[str]) -> list[str]:
+    def updated(self, columns: Sequence[str], dialect: Dialect) -> list[str]:
+        """Return which of a row's ``columns`` it updates; none: the row that is there stays."""
         if self.mode == "ignore":
             return []
         wanted = columns if self.update is None else self.update
+        if dialect.name != "postgresql":  # to the others "Price" is the column price, too
+            lower = _lower(wanted)
+            return [each for each in columns if each.lower() in lower and each not in self.key]
         return [column for column in columns if column in wanted and column not in self.key]
 
     def check_table(self, cursor: Any, dialect: Dialect, table: str) -> list[Set[str]]:

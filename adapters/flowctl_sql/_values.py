@@ -104,24 +104,34 @@ def _converter(kind: type, dialect: str) -> _Convert | None:
 
 
 def as_json(value: Any) -> Any:
-    """Return a dict, a list or a Row of Spark as JSON; anything else unchanged.
+    """Return a dict, a list, a tuple or a Row of Spark as JSON; anything else as it is.
 
-    A dict or list with values that JSON lacks (a Decimal, NaN) is unchanged too: the driver refuses
-    it, unless the job has registered an adapter.
+    Also one that holds what JSON has no form for (a Decimal, NaN), or has two values for one key:
+    the driver refuses it, unless the job has taught it what to do.
     """
-    if not isinstance(value, dict | list) and not hasattr(value, "asDict"):
+    if not isinstance(value, dict | list | tuple):
         return value
     try:
-        return json.dumps(_without_rows(value), ensure_ascii=False, allow_nan=False)
+        return _json_of(value)
     except (TypeError, ValueError):
         return value
 
 
+def _json_of(value: Any) -> str:
+    return json.dumps(_without_rows(value), ensure_ascii=False, allow_nan=False)
+
+
 def _without_rows(value: Any) -> Any:
+    fields = value if isinstance(value, dict) else None
     if hasattr(value, "asDict"):  # a Row, which is a tuple as well
-        value = value.asDict()
-    if isinstance(value, dict):
-        return {key: _without_rows(each) for key, each in value.items()}
+        fields = value.asDict()
+        if len(fields) < len(value):
+            raise ValueError("two fields have one name")
+    if fields is not None:
+        # As text {1: "a", "1": "b"} has one key twice.
+        if len({json.dumps({key: 0}) for key in fields}) < len(fields):
+            raise ValueError("two keys are one as text")
+        return {key: _without_rows(each) for key, each in fields.items()}
     return [_without_rows(each) for each in value] if isinstance(value, list | tuple) else value
 
 
@@ -227,8 +237,13 @@ def _reason(value: Any, dialect: str, said: str) -> tuple[str, str] | None:
         return _reason_of_text(value, dialect)
     if isinstance(value, int):
         return _reason_of_int(value) if dialect == "sqlite" else None
-    # Drivers name the type in the error; a job may have registered an adapter for other values of
-    # it. sqlite3 of Python 3.10 names none.
+    if isinstance(value, dict | list | tuple) and "adapt type 'dict'" in said:  # psycopg's words
+        try:
+            _json_of(value)
+        except (TypeError, ValueError) as error:
+            return f"a {type(value).__name__} that is no JSON ({error})", _AS_JSON
+    # Drivers name the type; it may be fine in itself, where the job has taught the driver.  That
+    # of Python 3.10 for SQLite only says that there is one.
     is_named = type(value).__name__ in said
     if not is_named and ("unsupported type" not in said or isinstance(value, _NATIVE)):
         return None

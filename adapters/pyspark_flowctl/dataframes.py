@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ _PARQUET = re.compile(r"Relation \[[^\n]*\] parquet")
 _ONE_PATH = re.compile(r"InMemoryFileIndex\(1 paths\)")
 # Files whose footers are read in parallel, as in ParquetRanges.
 AT_ONCE = 16
+_DATED = re.compile("timestamp|date32.*")
 
 
 class Content(NamedTuple):
@@ -69,7 +70,21 @@ def _content(path: str) -> Content:
     import pyarrow.parquet
 
     metadata = pyarrow.parquet.read_metadata(path)
-    return Content(_columns_of(metadata.schema.to_arrow_schema()), metadata.num_rows)
+    columns = _columns_of(metadata.schema.to_arrow_schema())
+    if _is_of_old_calendar(metadata.metadata or {}):
+        columns = [(name, _DATED.sub("of the old calendar", str(kind))) for name, kind in columns]
+    return Content(columns, metadata.num_rows)
+
+
+def _is_of_old_calendar(told: Mapping[bytes, bytes]) -> bool:
+    """Whether days before 1582 are written as the Julian calendar counts them.
+
+    Spark before 3.0 did so (with INT96 before 3.1), and later ones do it if a setting says so.
+    Only Spark itself reads these as the days that were meant.
+    """
+    names = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+    version = told.get(b"org.apache.spark.version", b"")
+    return any(name in told for name in names) or version.startswith((b"2.", b"3.0."))
 
 
 def _columns_of(schema: Any) -> list[tuple[str, Any]]:
@@ -110,8 +125,9 @@ def kind_of(arrow_type: Any) -> Any:
 # that does a part of it.
 _ROW_GROUP_BYTES = 8 << 20
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
-# Parts of a plan that differ between sessions: numbers of columns and plans, addresses, and values
-# that depend on the number of executors.
+_CALENDAR = "spark.sql.parquet.datetimeRebaseModeInWrite"
+# Numbers of columns and plans, addresses, and what depends on how many executors there are: they
+# differ from session to session.
 _PASSING = re.compile(r"#\d+L?|\bplan_id=\d+|@[0-9a-f]{4,}|\bsplits=\w+(\(\d+\))?")
 _PLAN = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized", re.DOTALL)
 # Plan nodes whose rows come with the plan, without being shown in it.
@@ -205,13 +221,19 @@ def _check_frame(df: Any, columns: Sequence[str] | None) -> None:
 
 @contextlib.contextmanager
 def _instants(spark: Any) -> Iterator[None]:
-    """Write timestamps as instants in UTC: Spark's default, INT96, has no time zone."""
-    before = spark.conf.get(_TIMESTAMPS)
-    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    """Timestamps are written as instants in UTC; Spark's own choice, INT96, says no time zone.
+
+    And days before 1582 by the calendar of Python.
+    """
+    wanted = {_TIMESTAMPS: "TIMESTAMP_MICROS", _CALENDAR: "CORRECTED"}
+    before = {name: spark.conf.get(name) for name in wanted}
     try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
         yield
     finally:
-        spark.conf.set(_TIMESTAMPS, before)
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def _quoted(column: str) -> str:

@@ -13,7 +13,7 @@ from flowctl.core.records import Record, Span, with_fields
 from flowctl.errors import CallTooLongError, MissingExtraError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
-_OLDER_MAX: Final = 4  # a process with loops in loops has two or three of them
+_OLDER_MAX: Final = 4  # iterators kept; nested loops have two or three
 
 
 class Batch(Sequence[Record]):
@@ -46,7 +46,7 @@ class Batch(Sequence[Record]):
         attempt: int,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        # Others make their records only when they are read, with fields where there are any.
+        # Others make their records only when these are read, as Fields if they are dicts.
         self._records = with_fields(records) if isinstance(records, list | tuple) else records
         self._clock = clock
         self._in_sink = False
@@ -55,7 +55,8 @@ class Batch(Sequence[Record]):
         self.bolt: str = bolt
         self.attempt: int = attempt
         self._reading: Iterator[Record] | _Counted = iter(())
-        # Iterators that were under way when a newer one was made, and where; the newest first.
+        # Iterators that were in use when a newer one was made, and where they were; the newest
+        # first.
         self._older: Sequence[tuple[Iterator[Record] | _Counted, int]] = ()
         self.rejected: dict[int, str] = {}
         self.left_out: int = 0
@@ -73,7 +74,7 @@ class Batch(Sequence[Record]):
         if isinstance(records, list | tuple):
             self._reading = reading = iter(records)
             return reading
-        # Records that are made while they are read: no Python code runs here for each of them.
+        # Records that are made while they are read: no Python code runs here for each record.
         asked = count()
         self._reading = _Counted(asked, len(records))
         return map(_SECOND, zip(asked, records, strict=False))
@@ -86,7 +87,8 @@ class Batch(Sequence[Record]):
         was being worked on.
         """
         now = [(_index_of_last(iterator), was) for iterator, was in self._older]
-        # One that went on after the newest was made: that was a look at the batch in between.
+        # An older iterator that was used after the newest was made: the newest only looked at the
+        # batch.
         moved = next((at for at, was in now if at is not None and at != was), None)
         if moved is not None:
             return moved
@@ -111,7 +113,7 @@ class Batch(Sequence[Record]):
                 raise _no_record(f"[{index!r}]") from None
             raise
 
-    if not TYPE_CHECKING:  # for one, each name would be there
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
 
         def __getattr__(self, name):
             raise _no_record(f".{name}") if name[0] != "_" else AttributeError(name)
@@ -119,7 +121,7 @@ class Batch(Sequence[Record]):
     def to_arrow(self) -> Any:
         """Return the batch as a ``pyarrow.RecordBatch``; its rows are in the order of the records.
 
-        There is no copy where the source has columns (``ParquetRanges``).  Elsewhere each value
+        Nothing is copied if the source has columns (``ParquetRanges``).  Otherwise each value
         becomes a row: a dict by its keys, anything else in a column ``value``.  Needs pyarrow
         (:class:`flowctl.errors.MissingExtraError`).
         """
@@ -153,7 +155,7 @@ class Batch(Sequence[Record]):
         self.rejected.setdefault(index, str(text))
 
     def _index_of(self, record: Any) -> int:
-        if isinstance(record, bool):  # a flag; Python's are ints
+        if isinstance(record, bool):  # bool is an int, but no index
             raise _not_in_batch(f"{record} is not a record", len(self._records))
         if hasattr(record, "__index__"):  # numpy's ints too
             return operator.index(record)
@@ -173,8 +175,8 @@ class Batch(Sequence[Record]):
 
         It lets the spout learn when the sink, not the bolts, is the bottleneck, so that it sends
         less at once.  May be used several times per batch; nested uses count once.  Raises
-        :class:`flowctl.errors.CallTooLongError` where the call is given up, as
-        :meth:`check_in_time` does.
+        :class:`flowctl.errors.CallTooLongError` if the call was given up, as :meth:`check_in_time`
+        does.
         """
         self.check_in_time()
         if self._clock is None or self._in_sink:
@@ -191,15 +193,15 @@ class Batch(Sequence[Record]):
     def check_in_time(self) -> None:
         """Raise :class:`flowctl.errors.CallTooLongError` if this call took too long.
 
-        Its records then failed: others may have written them, or they are kept as letters, which
-        may be put back.  What a sink wrote for them now would be there twice.
+        Its records have failed by then: another bolt may have written them, or they are dead
+        letters, which may be redriven.  Writing them now could write them twice.
         """
         if self.overdue is not None:
             raise self.overdue
 
 
 class BatchIsNoRecordError(UnrunnableError, AttributeError):
-    """``process`` takes its batch for one record, and would for each batch."""
+    """Raised if ``process`` treats its batch as one record, which it would do for each batch."""
 
 
 def _no_record(asked: str) -> BatchIsNoRecordError:
@@ -212,14 +214,14 @@ def _no_record(asked: str) -> BatchIsNoRecordError:
 
 
 class _Counted(NamedTuple):
-    """How often an iterator over ``records`` records was asked; the end is one time more."""
+    """The number of calls of an iterator over ``records`` records; the end counts as one more."""
 
     asked: Iterator[int]
     records: int
 
 
 def _index_of_last(reading: Iterator[Record] | _Counted) -> int | None:
-    """The index of what an iterator returned last; None before the first and after the end."""
+    """Return the index that an iterator returned last; None before the first and after the end."""
     if isinstance(reading, _Counted):
         counter: Any = reading.asked.__reduce__()  # (count, (next,)), for pickling
         asked = counter[1][0]
@@ -243,8 +245,8 @@ def _not_in_batch(what: str, records: int) -> UnrunnableError:
 def record_batch(records: Sequence[Record]) -> Any:
     """Return a ``pyarrow.RecordBatch`` with a row for each record.
 
-    Values that are all dicts, or Rows of Spark, are rows with named columns: all that any of them
-    has, with nulls where it is missing.  Others make one column, ``value``.
+    If all values are dicts, or Rows of Spark, they become rows with named columns: all columns that
+    occur, with nulls where a row lacks one.  Other values make one column, ``value``.
     """
     try:
         pyarrow: Any = importlib.import_module("pyarrow")
@@ -252,7 +254,7 @@ def record_batch(records: Sequence[Record]) -> Any:
         raise MissingExtraError("batch.to_arrow", "pyarrow", "parquet") from None
     values = [_fields(record.value) for record in records]
     if values and all(isinstance(value, dict) for value in values):
-        # Not from_pylist: it takes the columns from the first row, and leaves out all others.
+        # Not from_pylist: it takes the columns of the first row only, and leaves out all others.
         names = dict.fromkeys(name for value in values for name in value)
         values_of = {name: [value.get(name) for value in values] for name in names}
         return pyarrow.RecordBatch.from_pydict(values_of)
@@ -262,8 +264,8 @@ def record_batch(records: Sequence[Record]) -> Any:
 def frame_of(batch: Any) -> Any:
     """Return a ``pyarrow.RecordBatch`` as a ``pandas.DataFrame``, with whole numbers exact.
 
-    Beside a null pandas would make floats of them, which are exact up to 2^53 only: such columns
-    have pandas' own types with nulls (``Int64``), as Spark makes them for ``mapInPandas``.
+    In a column with nulls pandas would make floats of them, which are exact up to 2^53 only: such
+    columns have pandas' own types with nulls (``Int64``), as in Spark's ``mapInPandas``.
     """
     frame = batch.to_pandas(integer_object_nulls=True)
     types = importlib.import_module("pyarrow").types

@@ -1,4 +1,6 @@
-"""What a function takes along when it travels: its arguments, attributes and variables."""
+"""The objects that a function takes along when it is pickled: arguments, attributes and
+variables.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from typing import Any
 
 
 def parts_of(process: Any) -> Mapping[str, Any]:
-    """Return what ``process`` takes along, by the name that its author knows.
+    """Return the objects that ``process`` takes along, by the name that its author knows.
 
-    Variables are the globals and those of functions around it that its code names, also in
-    functions within it.
+    Its variables are the globals and the variables of enclosing functions that its code names, also
+    in inner functions.
     """
     process = getattr(process, "__wrapped__", process)  # what only carries a job's own code
     parts: dict[str, Any] = {}
@@ -35,7 +37,7 @@ def parts_of(process: Any) -> Mapping[str, Any]:
 
 
 def variables_of(function: FunctionType) -> Mapping[str, Any]:
-    """Return the globals and the variables of functions around it that ``function`` names."""
+    """Return the globals and the variables of enclosing functions that ``function`` names."""
     names = {
         step.argval
         for code in codes_in(function.__code__)
@@ -47,13 +49,13 @@ def variables_of(function: FunctionType) -> Mapping[str, Any]:
     for name, cell in cells:
         try:
             found[name] = cell.cell_contents
-        except ValueError:  # it has no value yet
+        except ValueError:  # the variable has no value yet
             continue
     return found
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Return ``code``, and that of the functions within it."""
+    """Return ``code`` and the code of its inner functions."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -62,10 +64,10 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 @functools.lru_cache(maxsize=1024)  # .1 ms, and there may be many objects of one class
 def is_installed(module: ModuleType) -> bool:
-    """Whether ``module`` is Python's, flowctl's or a package's, and not of the user's project."""
+    """Whether ``module`` belongs to Python, flowctl or a package, and not to the user's project."""
     top = module.__name__.partition(".")[0]
     if top in ("flowctl", "pyspark_flowctl") or top.startswith("flowctl_"):
-        return True  # workers have flowctl, or nothing works
+        return True  # workers must have flowctl in any case
     file = getattr(module, "__file__", None)
     if file is None:
         return module.__name__ != "__main__"  # built in

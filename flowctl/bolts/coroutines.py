@@ -29,7 +29,8 @@ from flowctl.bolts.work import Work
 from flowctl.core.messages import RangeEmission
 from flowctl.failure.callables import check_returned
 
-# A slot in a range waits for its target in steps of this [s]: another slot's success ends the wait.
+# A slot in a range waits for its target in steps of this [s]: a success of another slot ends the
+# wait.
 _LOOK_AGAIN_S: Final = 0.05
 AsyncProcess = Callable[[Batch], Awaitable[Any]]
 
@@ -38,18 +39,18 @@ def work_in_loop(link: Link, process: AsyncProcess, turns: Turns, slots: int) ->
     """Processes up to ``slots`` tuples at once until the link ends; then running tasks are
     cancelled.
 
-    Create it before the link is started.  KeyboardInterrupt passes through.
+    Call it before the link is started.  KeyboardInterrupt passes through.
     """
     run_shared(_Slots(link, process, turns, slots).work())
 
 
 class _Slots:
-    """All methods but :meth:`_from_outside` are called in the loop's thread."""
+    """The slots, in the loop's thread: all methods but :meth:`_from_outside` are called there."""
 
     def __init__(self, link: Link, process: AsyncProcess, turns: Turns, slots: int) -> None:
         self._link = link
         timeout_s = link.calls.timeout_s
-        self._process = process  # without a bound no more is called than that
+        self._process = process  # without a time-out nothing cancels a call
         if timeout_s is not None:
             self._process = lambda batch: bounded(process(batch), timeout_s)
         self._turns = turns
@@ -89,7 +90,7 @@ class _Slots:
 
     def _safely(self, call: Callable[[], None]) -> None:
         """Run ``call`` as a callback of the loop, which would only log an exception."""
-        if self._is_over:  # the loop goes on for others
+        if self._is_over:  # the loop also serves other bolts
             return
         try:
             call()
@@ -97,8 +98,9 @@ class _Slots:
             self._break(error)
 
     def _break(self, defect: BaseException) -> None:
-        """End because of an error that is not from process: one slot less would be hard to
-        notice."""
+        """End because of an error that does not come from process: a lost slot would be hard to
+        notice.
+        """
         self._defect = defect
         self._end()
 
@@ -114,7 +116,7 @@ class _Slots:
         look_in_s = math.inf
         is_empty = False
         for slot in free:
-            if is_empty and slot in self._idle:  # it would get the same answer
+            if is_empty and slot in self._idle:  # the other free slots would get the same answer
                 self._free.append(slot)
                 continue
             pause_s = self._go_on(slot)
@@ -127,7 +129,9 @@ class _Slots:
             self._fill_later = self._loop.call_later(look_in_s, self._safely, self._fill)
 
     def _go_on(self, slot: object) -> float:
-        """Give ``slot`` its next tuple, if there is one; return how long it has to wait [s]."""
+        """Give ``slot`` its next tuple, if there is one; return how long the slot has to wait
+        [s].
+        """
         self._idle.discard(slot)
         taken = self._link.take_now(slot)
         if isinstance(taken, Work):
@@ -164,7 +168,7 @@ class _Slots:
             self._die(error)
             raise
         except BaseException as error:  # CancelledError too
-            if self._ended.is_set():  # nobody is left to receive the report
+            if self._ended.is_set():  # the report has no receiver any more
                 return
             outcome = turn.raised(error)
         else:
@@ -175,7 +179,7 @@ class _Slots:
             self._fill()
 
     def _die(self, error: BaseException) -> None:
-        if isinstance(error, KeyboardInterrupt):  # the other is how Python closes a coroutine
+        if isinstance(error, KeyboardInterrupt):  # GeneratorExit closes a coroutine
             self._link.flush(dying_of(error))
 
     async def _range(self, work: Work, slot: object) -> None:
@@ -190,7 +194,7 @@ class _Slots:
                     self._die(error)
                     raise
                 except BaseException as error:
-                    if self._ended.is_set():  # nobody is left to receive the report
+                    if self._ended.is_set():  # the report has no receiver any more
                         return
                     self._report(turn.raised, error)
                 else:

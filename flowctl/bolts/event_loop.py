@@ -1,8 +1,8 @@
 """The one event loop of a process, in which all ``async def`` code of users runs.
 
-A client that is kept (a module's ``httpx.AsyncClient``) belongs to the loop that it was first used
-in.  With a loop for each bolt or partition it would fail in the next one, after the request has
-gone out: rows would be sent twice, or an answer would never come.
+A client that is reused (a module's ``httpx.AsyncClient``) belongs to the loop that used it first.
+With a loop for each bolt or partition it would fail in the next loop, after the request has gone
+out: rows would be sent twice, or an answer would never come.
 
 Imported only where it is needed: asyncio costs a worker 50 ms.
 """
@@ -20,7 +20,7 @@ from flowctl.bolts.slots import too_long
 from flowctl.errors import UnrunnableError
 
 _T = TypeVar("_T")
-# What is cancelled may want to tidy up; a caller that was interrupted waits no longer.
+# Cancelled code may want to tidy up; an interrupted caller waits no longer than this [s].
 _CANCEL_MAX_S: Final = 5.0
 
 
@@ -34,7 +34,7 @@ class _Shared:
         with self.lock:
             if self.loop is None:
                 self.loop = asyncio.new_event_loop()
-                # A daemon: nobody can tell when the last client is done with.
+                # A daemon: it is not known when the last client is no longer needed.
                 self.thread = threading.Thread(
                     target=_run, args=(self.loop,), name="flowctl-async", daemon=True
                 )
@@ -46,7 +46,7 @@ _shared = _Shared()
 
 
 def _forget() -> None:
-    """The loop's thread is not copied by a fork: the child makes a loop of its own."""
+    """Forget the loop after a fork, which does not copy its thread: the child makes a new loop."""
     global _shared
     _shared = _Shared()
 
@@ -57,7 +57,7 @@ os.register_at_fork(after_in_child=_forget)
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     while True:
-        # A task that raises these ends the loop too; who waits for the task gets them.
+        # A task that raises these ends the loop too; callers that wait for the task get them.
         with suppress(KeyboardInterrupt, SystemExit):
             loop.run_forever()
 
@@ -119,11 +119,11 @@ async def bounded(awaitable: Awaitable[_T], timeout_s: float | None) -> _T:
     try:
         return await awaitable
     except asyncio.CancelledError:
-        if not is_over:  # somebody else ends it
+        if not is_over:  # another cancellation ends it
             raise
-        if hasattr(task, "uncancel"):  # Python 3.11: it was not the task that was to end
+        if hasattr(task, "uncancel"):  # Python 3.11: another cancellation was meant
             task.uncancel()
-        # Not as a TimeoutError, which would pass for a time-out of the target.
+        # Not as a TimeoutError, which would look like a time-out of the target.
         raise too_long(timeout_s) from None
     finally:
         timer.cancel()

@@ -50,15 +50,15 @@ from flowctl.wire.stream import Stream, WaitingStream
 # -- Whether acks may wait for each other: only while somebody has promised to flush them ------
 
 
-# The spout learns of a free place at most this much later: a tenth of the shortest round trip that
-# a window can feel on a busy machine.
+# The spout learns of free room at most this much later [s]: a tenth of the shortest round trip that
+# a window can notice on a busy machine.
 ACK_DELAY_S: Final = 0.001
 # How often the link may find nothing to flush before it sleeps.  More than once, because a process
 # thread may wait some milliseconds for the interpreter; few, because each is a wake-up.
 LOOKS_IN_VAIN: Final = 4
-# A heartbeat that is due within this share of their interval goes with what is reported of a range:
-# the spout wakes up once for both (7 times a second and bolt for 11), which costs it more than to
-# read one.  Half of .25 s: reports come each .15 s, so that none is left to go by itself.
+# A heartbeat that is due within this share of the interval is sent with a report on a range: the
+# spout then wakes up once for both (7 times a second and bolt in place of 11), which costs it more
+# than reading one.  Half of .25 s: reports come each .15 s, so no heartbeat is sent alone.
 BEAT_EARLY: Final = 0.5
 # An ack is 40 bytes and a send costs some 10 us: shared by 64 acks it is 0.2 us each, and more
 # would only make the spout wait.
@@ -77,18 +77,18 @@ class FlushPromise:
         self.is_given: bool = False
         self.look_at_s: float = 0.0
         self.waiting: int = 0
-        self._looks_left = 0  # how many more times there will be a look, if nothing is reported
-        self._reported = False  # since the last look
+        self._looks_left = 0  # looks left if nothing is reported
+        self._reported = False  # an ack was reported since the last look
 
     def give(self, now_s: float) -> None:
-        """There are tuples, so there will be acks."""
+        """Note that there are tuples, so acks will follow."""
         self._looks_left = LOOKS_IN_VAIN
         if not self.is_given:
             self.is_given = True
             self.look_at_s = now_s + ACK_DELAY_S
 
     def reported(self) -> bool:
-        """One more ack waits; return whether it may wait for others."""
+        """Note that one more ack waits; return whether it may wait for others."""
         self.waiting += 1
         self._reported = True
         return self.is_given and self.waiting < _ACKS_PER_SEND
@@ -112,7 +112,7 @@ class FlushPromise:
 
 
 class Sending:
-    """Sends over ``stream``, and waits as ``wait`` says when it takes no more.  For one thread."""
+    """Sends over ``stream``; if it accepts no more, waits as ``wait`` says.  For one thread."""
 
     def __init__(self, stream: Stream, wait: WaitSettings, *, bolt: str) -> None:
         self._stream = stream
@@ -122,7 +122,7 @@ class Sending:
         )
 
     def send(self, data: bytearray) -> None:
-        """Send all of it; a lost connection is noticed by the link thread."""
+        """Send all of ``data``; the link thread notices a lost connection."""
         has_waited = False
         try:
             while data:
@@ -136,7 +136,7 @@ class Sending:
             self._backpressure.over()
 
     def _await_writable(self, timeout_s: float) -> None:
-        """A :data:`Parking`: a stop ends it by shutting down the connection."""
+        """Wait as a :data:`Parking`: a stop ends the wait by shutting down the connection."""
         writable = select.poll()
         writable.register(self._stream.fileno(), select.POLLOUT)
         writable.poll(timeout_s * 1000)
@@ -145,8 +145,8 @@ class Sending:
 # -- A bolt's end of the wire ------------------------------------------------------------------
 
 
-# What a bolt said ends the run: it waits for that, as each further call would be another with a
-# dead token, or of a program that can't work.
+# How long a bolt waits for its run to end after it reported a fatal error [s]: each further call
+# would only fail too, with a dead token, or in a program that can't work.
 _END_WITHIN_S: Final = 5.0
 
 
@@ -176,28 +176,29 @@ class Link:
         self._reading = Reading(
             stream, frames, lock, obey=self.obey, end=self._end, may_change=may_change
         )
-        # For slots that have to wait although there are tuples.  Separate, or they would be woken
-        # in place of a free slot.
+        # For slots that have to wait although there are tuples.  A separate condition, or they
+        # would be woken in place of a free slot.
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
         self._queue: deque[tuple[Emission, float]] = deque()
-        self._known = KnownTuples(slots)  # queued, being processed or done
+        self._known = KnownTuples(slots)  # ids of tuples queued, being processed or done
         self._writer = FrameWriter(FRAME_BYTES_MAX)
         self.promise: FlushPromise = FlushPromise()
         self.idleness: Idleness = Idleness(slots)
         desk = RangeDesk(self._let_go, self._pauses, self._writer, self.idleness, self._learn)
         self.ranges: RangeDesk = desk
         self._beat_at_s = 0.0  # when the next heartbeat is due
-        self._prolonged: dict[int, None] = {}  # to be reported once each, with the next heartbeat
+        self._prolonged: dict[int, None] = {}  # inputs to report with the next heartbeat
         self._targets = TargetTeller()
         self.calls: Calls = Calls(endpoint.call_timeout_s)
         self._has_ranges = endpoint.reader is not None
-        # Ends the process of a bolt whose call took too long; None: it only leaves.
+        # Ends the process of a bolt whose call took too long; None: the bolt only leaves.
         self.end_process: Callable[[str], object] | None = None
         self.ended: str | None = None
         self.on_end: Callable[[], None] = lambda: None
+        self.on_stuck: Callable[[], object] = lambda: None  # no slot is left
         self.on_tuples: Callable[[], None] = lambda: None
-        self._idle_since_s: dict[Hashable, float] = {}  # slots of an event loop
+        self._idle_since_s: dict[Hashable, float] = {}  # idle slots of an event loop
         self.revoked: int = 0
         # Held while bytes are sent, outside _changed: what was written first is sent first.
         self._sending = threading.Lock()
@@ -209,8 +210,11 @@ class Link:
         self._thread.start()
 
     def new_idling(self) -> Idling:
-        """Return how one process thread waits: each has its own, which also identifies its slot."""
-        # Not reported: all bolts are idle at once when the source is slow, and the spout says so.
+        """Return an object for the waits of one process thread: each has its own, which also
+        identifies its slot.
+        """
+        # Not logged: all bolts are idle at once when the source is slow, and the spout reports
+        # that.
         episode = Episode(
             "consume_wait_began", "consume_wait_ended", long_s=math.inf, bolt=self._bolt
         )
@@ -232,7 +236,7 @@ class Link:
             self._reading.note(outcome)
             queued = len(self._queue)
             must_flush = not (queued and may_wait)
-            # After the last one it receives in any case.
+            # After the last tuple it receives in any case.
             if not must_flush and (queued == 1 or not self._reading.is_due):
                 return self._take(idling)
         if must_flush:
@@ -242,7 +246,9 @@ class Link:
         return self.take(idling)
 
     def report(self, outcome: Outcome, slot: Hashable) -> bool:
-        """Report on a tuple with the next :meth:`flush`; return if others may take one or not."""
+        """Report on a tuple with the next :meth:`flush`; return whether the report may wait for
+        others.
+        """
         with self._lock:
             was_shut = self._pauses.is_shut
             self._note(outcome, slot)
@@ -272,7 +278,7 @@ class Link:
         return not self._pauses.is_free
 
     def flush(self, last: Dying | None = None) -> None:
-        """Send what was reported, and ``last``.  A thread that waits here takes no tuples."""
+        """Send the reports that wait, and ``last``.  A thread that waits here takes no tuples."""
         with self._sending:
             with self._lock:
                 if last is not None:
@@ -282,7 +288,7 @@ class Link:
             self._out.send(data)
 
     def flush_range(self) -> None:
-        """As :meth:`flush`, of what was reported of a range, with a heartbeat that is due soon."""
+        """Like :meth:`flush`, for reports on a range, with a heartbeat that is due soon."""
         if (now_s := time.monotonic()) >= self._beat_at_s - BEAT_EARLY * self._heartbeat_s:
             targets = self._targets.due(now_s)
             with self._lock:
@@ -291,7 +297,7 @@ class Link:
         self.flush()
 
     def report_overdue(self, fail: Fail) -> None:
-        """Report, with the next :meth:`flush`, on a call that took too long and is not back."""
+        """Report, with the next :meth:`flush`, a call that took too long and has not returned."""
         with self._lock:
             self._writer.append(fail)
             self._known.end(fail.tuple_id)
@@ -300,7 +306,7 @@ class Link:
     def prolong(self, input_id: int, batch: Batch) -> None:
         """Report with the next heartbeat that an input, and so all of ``batch``, takes longer."""
         with self._lock:
-            if input_id not in self._prolonged:  # otherwise it has all been reported already
+            if input_id not in self._prolonged:  # otherwise they are already to be reported
                 self._prolonged[input_id] = None
                 ids: list[Any] = [record.position for record in batch[:]]
                 self._prolonged.update(dict.fromkeys(ids))
@@ -353,7 +359,7 @@ class Link:
         return None if self.ended is not None else self._next(idling)
 
     def _next(self, slot: Hashable) -> Work:
-        """Holding _changed, with something queued."""
+        """Return the next item for a slot.  Holding _changed, with something queued."""
         if not self._pauses.is_free:
             self._pauses.begun(slot, time.monotonic())
             self._changed.notify_all()  # idle slots may have to wait now
@@ -382,11 +388,13 @@ class Link:
         idling.over()
 
     def _await_tuples(self, timeout_s: float) -> None:
-        """A process thread's :data:`Parking`.  Holding _changed, which is released while it
-        waits."""
+        """Wait as a process thread's :data:`Parking`.
+
+        Holding _changed, which is released meanwhile.
+        """
         if timeout_s > 0:
             self._changed.wait(timeout_s)
-        else:  # otherwise the link could never add one
+        else:  # otherwise the link could never add a tuple
             self._changed.release()
             time.sleep(0)
             self._changed.acquire()
@@ -394,7 +402,7 @@ class Link:
             raise WaitInterrupted
 
     def _receive_on_time(self) -> None:
-        """What the link thread would do between two short calls, if it were the one that reads."""
+        """Do what the link thread would do between two short calls, if that thread were reading."""
         self._reading.receive()
         if (now_s := time.monotonic()) >= self.promise.look_at_s:
             self.keep_promise(now_s)
@@ -404,7 +412,7 @@ class Link:
     def _run(self) -> None:
         try:
             self._receive_until_end()
-            self.on_end()  # again, as the link may have ended before anybody could listen
+            self.on_end()  # again: the link may have ended before on_end was set
         except BaseException as error:  # the connection ends with it, which the spout notices
             # Shut at once: a process thread may be in a call that takes long, or for ever.
             self.close(f"broken: {death_of(self._thread.name, error).problem}")
@@ -412,7 +420,7 @@ class Link:
     def _receive_until_end(self) -> None:
         readable = select.poll()
         readable.register(self._stream.fileno(), select.POLLIN)
-        self.beat()  # at once: a bolt that freezes in its first tuple is known to send them
+        self.beat()  # at once, so that the spout knows that this bolt sends heartbeats
         now_s = time.monotonic()
         while self.ended is None:
             if self._reading.look():  # the process thread does the rest between its calls
@@ -430,10 +438,12 @@ class Link:
                 self.beat()
 
     def obey(self, orders: list[ToBolt], now_s: float) -> None:
-        """Take what the spout sent: the reading thread calls it with all that one read brings."""
+        """Take the spout's messages: the reading thread calls this with all messages of one
+        read.
+        """
         tuples: list[Emission] = []
         for order in orders:
-            # Not isinstance, which takes longer to say no of the wire's types than all else here.
+            # Not isinstance, which takes longer to refuse the wire's types than all the rest here.
             if type(order) is Emission or type(order) is RangeEmission:
                 tuples.append(order)
                 continue
@@ -460,14 +470,14 @@ class Link:
                     if type(frame) is RangeEmission:
                         self.ranges.add([frame])
             self.promise.give(now_s)
-            if not self._reading.is_slots:  # nobody waits then
+            if not self._reading.is_slots:  # then no thread waits
                 self._changed.notify(min(len(tuples), self._slots))
             waited_for = len(self._idle_since_s) > 0
         if waited_for:
             self.on_tuples()
 
     def keep_promise(self, now_s: float) -> None:
-        """Flush the acks that wait, if it is time: a look of the thread that reads."""
+        """Flush the acks that wait, if it is time: called by the reading thread now and then."""
         with self._lock:
             must_flush = self.promise.keep(now_s)
         if must_flush:
@@ -485,11 +495,11 @@ class Link:
         self.flush()
 
     def beat(self) -> None:
-        """Send a heartbeat, and end what calls took too long."""
+        """Send a heartbeat, and end the calls that took too long."""
         now_s = time.monotonic()
         is_one_over = self.calls.end_overdue(now_s)
         if is_one_over and self.end_process is not None:
-            self._leave()  # a heartbeat would tell of calls that end now
+            self._leave()  # the heartbeat would list calls that end now
             return
         targets = self._targets.due(now_s)
         with self._lock:
@@ -499,16 +509,17 @@ class Link:
             self._leave()
 
     def _leave(self) -> None:
-        """A call took too long, and was reported: end the bolt, which can't go on without it.
+        """End the bolt, as a call took too long and was reported.
 
-        A process can be ended, and what its calls do ends with it.  A thread can't: its slot is
-        lost until the call returns.  The rest of a range goes to others, too.
+        A process can be ended, and its calls with it.  A thread can't: its slot is lost until the
+        call returns.  The rest of a range goes to other bolts, too.
         """
         why = f"a call took longer than {self.calls.timeout_s:g} s"
         self.flush(Dying(why, is_told=True, is_stuck=self.end_process is None))
         if self.end_process is not None:
             self.end_process(why)
         self.close(f"overdue: {why}")
+        self.on_stuck()
 
     def _write_beat(self, now_s: float, targets: list[TargetFigures]) -> None:
         """Holding _changed."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from flowctl.arguments import check_arguments, check_whole
 from flowctl.bolts.limits import check_descriptors
@@ -16,6 +17,10 @@ from flowctl.failure.callables import check_process
 from flowctl.failure.classify import RefusalRule, check_rule
 from flowctl.ports import BoltNotice, Endpoint, Process, all_fatal
 from flowctl.threads import guarded
+
+# How many threads of a run may be left in calls that don't return.  Each holds a stack, and what
+# its call holds; if there are more, something else is wrong than a few records.
+STUCK_MAX: Final = 64
 
 
 class LocalBolts:
@@ -89,7 +94,7 @@ class LocalBolts:
 
 
 class _Run:
-    """From one start to its stop: an abandoned bolt never joins the next run."""
+    """The bolts from one start to its stop: an abandoned bolt never joins the next run."""
 
     def __init__(
         self, bolt_of: Callable[[str], FlowControlBolt], notify: Callable[[BoltNotice], None]
@@ -99,21 +104,41 @@ class _Run:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._running: dict[str, FlowControlBolt] = {}
+        self._stuck: set[threading.Thread] = set()  # in calls that nobody waits for any more
 
     def start(self, bolts: Sequence[str]) -> None:
         for bolt in bolts:
-            name = f"flowctl-bolt-{bolt}"
-            supervise = guarded(self._supervise, name=name, on_death=all_fatal(self._notify))
-            thread = threading.Thread(target=supervise, args=(bolt,), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._start(bolt)
+
+    def _start(self, bolt: str) -> None:
+        name = f"flowctl-bolt-{bolt}"
+        supervise = guarded(self._supervise, name=name, on_death=all_fatal(self._notify))
+        thread = threading.Thread(target=supervise, args=(bolt,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _replace(self, bolt: str, stuck: threading.Thread) -> None:
+        """Go on with another thread: ``stuck`` is in a call that took too long.
+
+        It can't be ended, and a bad record holds as many threads as it has attempts.
+        """
+        if not self._stopping.is_set() and len(self._stuck) < STUCK_MAX:
+            self._stuck.add(stuck)
+            self._start(bolt)
+
+    def _is_replaced(self) -> bool:
+        """Whether another thread took the place of this one, whose call is back now."""
+        thread = threading.current_thread()
+        is_replaced = thread in self._stuck
+        self._stuck.discard(thread)
+        return is_replaced
 
     def stop(self, timeout_s: float) -> None:
         self._stopping.set()
         for bolt in list(self._running.values()):
             bolt.cancel()
         deadline_s = time.monotonic() + timeout_s
-        for thread in self._threads:
+        for thread in list(self._threads):
             thread.join(max(deadline_s - time.monotonic(), 0))
 
     def _supervise(self, bolt: str) -> None:
@@ -126,8 +151,12 @@ class _Run:
             except (AuthenticationError, WireError) as error:
                 self._notify(BoltNotice(bolt, "fatal", error.problem, error.remedy))
                 return
-            except BaseException as error:  # including what user code raised to end its thread
+            except BaseException as error:  # also SystemExit of user code
                 detail = ": ".join(filter(None, (type(error).__name__, str(error))))
+            if detail is not None and detail.startswith("overdue"):
+                self._notify(BoltNotice(bolt, "returned"))
+            if self._is_replaced():
+                return
             if detail is None or self._stopping.is_set():
                 return
             if time.monotonic() - began_at_s > WELL_AFTER_S:
@@ -138,6 +167,7 @@ class _Run:
     def _run_once(self, bolt: str) -> str | None:
         """Run the bolt for one connection; return why it must restart, or None if it need not."""
         running = self._bolt_of(bolt)
+        running.when_stuck = partial(self._replace, bolt, threading.current_thread())
         self._running[bolt] = running
         if self._stopping.is_set():  # stop() may have checked just before
             return None

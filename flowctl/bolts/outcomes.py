@@ -53,7 +53,7 @@ def fail_of(
     if not isinstance(error, FencedError | UnrunnableError):
         try:
             meaning = meaning_of(error, rule)
-        # the rule itself failed; its error says what it was asked about
+        # the user's rule itself failed; its error says for which error it was called
         except Exception as broken:
             broken.__context__ = broken.__context__ or error
             error = broken
@@ -78,7 +78,7 @@ def fail_of(
 
 
 def dying_of(error: BaseException) -> Dying:
-    """The last frame of a bolt that ``process`` ends with ``error``."""
+    """Return the last frame of a bolt whose ``process`` ends it with ``error``."""
     return Dying(f"process raised {error_text(error)}")
 
 

@@ -1,6 +1,7 @@
-"""What a bolt reports to its spout about the targets that its process paces.
+"""Reports of a bolt to its spout on the targets that its process paces.
 
-:mod:`flowctl.pacing` is above the bolts and says here where to ask; without it nothing is told.
+:mod:`flowctl.pacing` is above the bolts and registers its figures here; without it nothing is
+reported.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ from typing import Final
 
 from flowctl.core.pacing.figures import TARGETS_MAX, TargetFigures
 
-# As often as a person can read; each second takes some hundred bytes for each target.
+# Seconds between reports: as often as a person can read; each costs some hundred bytes for each
+# target.
 _EVERY_S: Final = 1.0
 
 _ask: Callable[[], Sequence[TargetFigures]] = tuple
 
 
 def tell(ask: Callable[[], Sequence[TargetFigures]]) -> None:
-    """From now on, bolts of this process report what ``ask`` returns; thread-safe."""
+    """Let bolts of this process report what ``ask`` returns from now on; thread-safe."""
     global _ask
     _ask = ask
 
 
 class TargetTeller:
-    """When a bolt reports.  Two threads that ask at once may report the same, which is harmless."""
+    """Decides when a bolt reports.
+
+    Two threads that ask at once may report the same, which is harmless.
+    """
 
     __slots__ = ("_next_s",)
 
@@ -32,7 +37,9 @@ class TargetTeller:
         self._next_s = 0.0
 
     def due(self, now_s: float) -> list[TargetFigures]:
-        """Return what to report now, most of the time nothing.  Of many targets, the busiest."""
+        """Return the figures to report now, mostly none.  If there are many targets, the
+        busiest.
+        """
         if now_s < self._next_s:
             return []
         self._next_s = now_s + _EVERY_S

@@ -48,11 +48,13 @@ class Pauses:
         self._own: dict[Hashable, _Wait] = {}
         self._probes: set[Hashable] = set()  # slots whose call began while the bolt was shut
         self._row = 0
-        self._wait_s = 0.0  # between two calls while shut
+        self._wait_s = 0.0  # seconds between two calls while shut
         self._next_at_s = 0.0
 
     def wait_s(self, slot: Hashable, now_s: float) -> float:
-        """How long ``slot`` has to wait before it may take a tuple; 0 or less: it need not wait."""
+        """Return how long ``slot`` has to wait before it may take a tuple [s]; 0 or less: not at
+        all.
+        """
         own = self._own.get(slot)
         until_s = self._next_at_s if self.is_shut else now_s
         if own is not None and own.until_s > until_s:
@@ -60,25 +62,26 @@ class Pauses:
         return until_s - now_s
 
     def begun(self, slot: Hashable, now_s: float) -> None:
-        """``slot`` took a tuple."""
+        """Note that ``slot`` took a tuple."""
         if self.is_shut:
             self._probes.add(slot)
             self._next_at_s = now_s + self._wait_s
 
     def succeeded(self, slot: Hashable) -> None:
-        """The call of ``slot`` succeeded."""
+        """Note that the call of ``slot`` succeeded."""
         self._own.pop(slot, None)
         self._probes.clear()
         self.is_shut = False
         self.is_free = not self._own
 
     def failed(self, slot: Hashable) -> None:
-        """The call of ``slot`` ended in a way that says nothing about the target."""
+        """Note that the call of ``slot`` ended in a way that says nothing about the target."""
         self._probes.discard(slot)
 
     def refused(self, slot: Hashable, after_s: float | None, now_s: float) -> None:
-        """The call of ``slot`` was refused; ``after_s`` is as in
-        :class:`flowctl.core.messages.Fail`."""
+        """Note that the call of ``slot`` was refused; ``after_s`` as in
+        :class:`flowctl.core.messages.Fail`.
+        """
         own = self._own.get(slot)
         row = 1 if own is None else own.row + 1
         self._own[slot] = _Wait(row, now_s + _wait(row, after_s))
@@ -93,11 +96,11 @@ class Pauses:
         self._row = row
         self._wait_s = _wait(row, after_s)
         self._next_at_s = now_s + self._wait_s
-        self._probes.clear()  # calls under way belong to this refusal
+        self._probes.clear()  # calls in progress belong to this refusal
 
 
 def _wait(row: int, after_s: float | None) -> float:
-    """How long to wait after the ``row``-th refusal in a row [s]."""
+    """Return how long to wait after the ``row``-th refusal in a row [s]."""
     if after_s is None:
         return TARGET.after(row)
     return TARGET.asked(row, min(after_s, ASKED_MOST_S))

@@ -1,4 +1,4 @@
-"""Reads a range ahead of its processing, in a thread of its own."""
+"""Reads a range ahead of its processing, in a separate thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowctl.range_ports import Block, RangeReader
 
 
 class Sign:
-    """NOT_YET: the next block is being read.  OVER: there is none."""
+    """NOT_YET: the next block is being read.  OVER: there are no more blocks."""
 
 
 NOT_YET: Final = Sign()
@@ -21,8 +21,8 @@ OVER: Final = Sign()
 class ReadAhead:
     """Reads one block while the one before is being processed, and no further.
 
-    ``stop`` returns where the range ends by now; reading ends there.  ``on_ready`` is called from
-    the reading thread when :meth:`take` has something else than before; set it before the first
+    ``stop`` returns the current end of the range, where reading ends.  ``on_ready`` is called from
+    the reading thread when the result of :meth:`take` has changed; set it before the first
     :meth:`take`.  The thread is a daemon: a read that hangs does not keep the process alive.
     """
 
@@ -66,7 +66,7 @@ class ReadAhead:
             return taken
 
     def wait(self) -> None:
-        """Wait until :meth:`take` returns something else than NOT_YET."""
+        """Wait until :meth:`take` returns something other than NOT_YET."""
         with self._changed:
             while self._next is NOT_YET and not self._closed:
                 self._changed.wait()
@@ -85,7 +85,7 @@ class ReadAhead:
             blocks = self._reader.open(frame.partition, frame.start, frame.stop, frame.identity)
             self._read(blocks)
             self._give(OVER)
-        except BaseException as error:  # whoever takes raises it
+        except BaseException as error:  # take() raises it
             self._give(error)
         finally:
             close = getattr(blocks, "close", None)

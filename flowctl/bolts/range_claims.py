@@ -12,19 +12,19 @@ import math
 
 from flowctl.core.messages import Processed
 
-# Progress is told this often [s]: ten reports a second and bolt cost the driver less than 1 % of a
-# core with a hundred bolts, and a split that follows is late by at most this.
+# Progress is reported this often [s]: ten reports a second and bolt cost the driver less than 1 %
+# of a core with a hundred bolts, and a split that follows is late by at most this.
 PROGRESS_EVERY_S = 0.1
-# … in the mean: so many reports may come early.  What is done and not reported is done again after
-# a kill.  A bolt begins with batches of 8, 32 and 128 records, some milliseconds each, and the last
-# batch of a block is a short one.
+# … on average: this many reports may come early.  Work that is not reported is repeated after a
+# kill.  A bolt begins with batches of 8, 32 and 128 records, some milliseconds each, and the last
+# batch of a block is short.
 PROGRESS_EARLY = 3
 
 
 class RangeClaims:
     """The claims of one range.  Not thread-safe: the caller holds the bolt's lock.
 
-    ``stop`` is the end of what is the bolt's by now.
+    ``stop`` is the current end of the bolt's range.
     """
 
     __slots__ = (
@@ -43,26 +43,28 @@ class RangeClaims:
 
     @property
     def is_finished(self) -> bool:
-        """Whether everything that is the bolt's is settled: processed or failed."""
+        """Whether all that belongs to the bolt is settled: processed or failed."""
         return self.settled >= self.stop
 
     def follows(self, now_s: float) -> None:
-        """Another range was reported just now: the first progress of this one is not urgent."""
+        """Note that another range was reported just now: the first progress of this one is not
+        urgent.
+        """
         self._report_at_s = now_s + (1 + PROGRESS_EARLY) * PROGRESS_EVERY_S
 
     def claim(self, through: int) -> int:
-        """Claim what begins below ``through``, as far as it is still the bolt's.
+        """Claim the records that begin below ``through``, as far as they still belong to the bolt.
 
-        Returns up to where it is claimed: at most ``through``.
+        Returns the end of the claim, at most ``through``.
         """
         self.claimed = max(self.claimed, min(through, self.stop))
         return self.claimed
 
     def split(self, request: int, keep: float) -> int:
-        """Give the end of the range back; return where it now ends.
+        """Give back the end of the range; return where it ends now.
 
-        The bolt keeps the share ``keep`` of what it has not claimed.  The same ``request`` always
-        gets the same answer.
+        The bolt keeps the share ``keep`` of its unclaimed part.  The same ``request`` always gets
+        the same answer.
         """
         answer = self._answers.get(request)
         if answer is None:
@@ -72,18 +74,22 @@ class RangeClaims:
         return answer
 
     def done(self, did: Processed) -> None:
-        """What was claimed is processed."""
+        """Note that the claimed part is processed."""
         self.settled = self.claimed
         self._did = self._did.plus(did)
 
     def failed(self) -> None:
-        """What was claimed failed, and :meth:`progress` was taken before: it is reported apart."""
+        """Note that the claimed part failed.
+
+        Call :meth:`progress` before: failures are reported separately.
+        """
         self.settled = self.reported = self.claimed
 
     def progress(self, now_s: float, *, at_once: bool = False) -> tuple[int, int, Processed] | None:
-        """Return what has not been reported, if it is time to or ``at_once``.
+        """Return the progress since the last report, if a report is due or ``at_once``: its start,
+        its end and its outcome.
 
-        That is from where to where, and what came of it.  None: there is nothing to report.
+        None: there is nothing to report.
         """
         is_due = at_once or now_s >= self._report_at_s - PROGRESS_EARLY * PROGRESS_EVERY_S
         if self.reported == self.settled or not is_due:

@@ -1,7 +1,7 @@
 """The ranges that a bolt holds, for its link and its process threads.
 
-All that is told about a range is decided here, under the link's lock: a split is answered between
-two claims, never during one.
+All reports on a range are decided here, under the link's lock: a split is answered between two
+claims, never during one.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from flowctl.wire.codec import FrameWriter
 # must not stop the work.
 
 
-# So long may a slot wait in all [s]: while costs are learned it has three short batches, and on a
-# busy machine a save takes .05 s, and at times more than .1 s.
+# A slot may wait this long for saves in all [s]: while costs are learned it has three short
+# batches, and on a busy machine a save takes .05 s, and at times more than .1 s.
 PATIENCE_S: Final = 0.5
-# What was used of that comes back as this share of the time of batches that did not have to wait.
-# So waits cost at most a twentieth of the work, and with a store that is always slow only the half
-# second; on a machine that is not busy a wait takes some milliseconds, after short batches only.
+# Used waiting time comes back as this share of the time of batches that did not have to wait.  So
+# waits cost at most a twentieth of the work, and with a store that is always slow only the half
+# second; on an idle machine a wait takes some milliseconds, after short batches only.
 SHARE: Final = 0.05
 
 
 class SlotSaves:
-    """What is known to be saved of one slot's batches.  Not thread-safe.
+    """Which batches of one slot are known to be saved.  Not thread-safe.
 
     Reports are numbered from 1, by connection.
     """
@@ -57,7 +57,7 @@ class SlotSaves:
     __slots__ = ("_batch_s", "_before", "_last", "_patience_s", "_waits_since_s")
 
     def __init__(self) -> None:
-        # With which report the last batch went, and the one before; None: with none so far.
+        # The numbers of the reports on the last batch and the one before; None: not reported yet.
         self._last: int | None = 0
         self._before: int | None = 0
         self._batch_s = 0.0
@@ -66,7 +66,7 @@ class SlotSaves:
 
     @property
     def must_tell(self) -> bool:
-        """Whether two batches are done and not reported: no save could have them."""
+        """Whether two batches are done and not reported: no save can include them."""
         return self._before is None
 
     @property
@@ -75,12 +75,14 @@ class SlotSaves:
         return self._waits_since_s is not None
 
     def done(self, batch_s: float) -> None:
-        """A batch is done, and took so long."""
+        """Note that a batch is done, which took ``batch_s``."""
         self._before, self._last = self._last, None
         self._batch_s = batch_s
 
     def reported(self, number: int, *, is_awaited: bool) -> None:
-        """What is done went with this report; ``is_awaited``: the driver tells of its save."""
+        """Note that the done batches went with report ``number``; ``is_awaited``: the driver
+        announces its save.
+        """
         number = number if is_awaited else 0
         if self._before is None:
             self._before = number
@@ -88,9 +90,9 @@ class SlotSaves:
             self._last = number
 
     def wait_s(self, saved: int, now_s: float) -> float:
-        """How long the next batch may wait to begin [s]; 0: it begins now.
+        """Return how long the next batch may wait to begin [s]; 0: it begins now.
 
-        ``saved``: so many reports are known to be saved.
+        ``saved``: how many reports are known to be saved.
         """
         if self._before is None or self._before <= saved:
             self._begin(now_s)
@@ -124,8 +126,8 @@ _FINISHED_MAX: Final = 256
 class HeldRange:
     """A range that was received.
 
-    ``ahead`` reads it, from when it is begun or, before that, from when a slot has read all of its
-    own range: to open a file in an object store takes as long as some batches.
+    ``ahead`` reads it from when it is begun or, earlier, from when a slot has read all of its own
+    range: opening a file in an object store takes as long as some batches.
     """
 
     __slots__ = ("ahead", "claims", "frame", "saves")
@@ -134,7 +136,7 @@ class HeldRange:
         self.frame: RangeEmission = frame
         self.claims: RangeClaims = RangeClaims(frame.start, frame.stop)
         self.ahead: ReadAhead | None = None
-        self.saves: SlotSaves | None = None  # of the slot that has begun it
+        self.saves: SlotSaves | None = None  # the slot that has begun it
 
     def cancel(self) -> None:
         """Stop reading; from any thread."""
@@ -143,7 +145,7 @@ class HeldRange:
 
 
 class RangeDesk:
-    """Thread-safe, except for what says that the lock is held: that is for the link.
+    """Thread-safe, except for methods "with the lock held": these are for the link.
 
     ``let_go`` is notified when a slot need no longer wait; its lock is the link's, and guards the
     rest.  ``learn`` is called with a slot and a fail (None: a success), with the lock held.
@@ -171,12 +173,12 @@ class RangeDesk:
     # -- for the link, with the lock held --------------------------------------------------
 
     def add(self, frames: Iterable[RangeEmission]) -> None:
-        """``frames`` arrived."""
+        """Take ``frames``, which arrived."""
         for frame in frames:
             self._held[frame.tuple_id] = HeldRange(frame)
 
     def forget(self, tuple_ids: Iterable[int]) -> None:
-        """These were given back."""
+        """Forget ranges that were given back."""
         for tuple_id in tuple_ids:
             held = self._held.pop(tuple_id, None)
             if held is not None:
@@ -188,7 +190,7 @@ class RangeDesk:
             self._tell(held, held.claims.progress(now_s))
 
     def end(self) -> None:
-        """There is no more work: drop what is not begun, and stop reading."""
+        """Drop the ranges that are not begun, and stop reading, as there is no more work."""
         self._has_ended = True
         for held in self._held.values():
             held.cancel()
@@ -196,7 +198,7 @@ class RangeDesk:
     # -- for the link, without the lock ------------------------------------------------------
 
     def answer(self, asked: Split) -> None:
-        """Split the range, and say where it now ends."""
+        """Split the range, and report where it ends now."""
         with self._let_go:
             held = self._held.get(asked.tuple_id)
             claims = held.claims if held is not None else self._finished.get(asked.tuple_id)
@@ -204,7 +206,7 @@ class RangeDesk:
             self._put(SplitAnswer(asked.tuple_id, asked.request, stop))
 
     def saved(self, reports: int) -> None:
-        """So many reports are saved: slots that wait for that may go on."""
+        """Take the number of saved reports: slots that wait for one of them may go on."""
         with self._let_go:
             self._saved = reports
             self._let_go.notify_all()
@@ -217,7 +219,7 @@ class RangeDesk:
     def begin(
         self, tuple_id: int, reader: RangeReader, slot: Hashable
     ) -> tuple[HeldRange, ReadAhead]:
-        """Return the range that ``slot`` took from the link's queue, and what reads it."""
+        """Return the range that ``slot`` took from the link's queue, and its reader."""
         with self._let_go:
             held = self._held[tuple_id]
             held.saves = self._slots.setdefault(slot, SlotSaves())
@@ -226,7 +228,7 @@ class RangeDesk:
             return held, self._read(held, reader)
 
     def read_next(self, reader: RangeReader) -> None:
-        """Begin to read a range that is queued, if there is one that is not read yet."""
+        """Begin to read a queued range, if there is one that is not being read yet."""
         with self._let_go:
             for held in self._held.values():
                 if held.saves is None and held.ahead is None and not self._has_ended:
@@ -247,7 +249,7 @@ class RangeDesk:
             return held.claims.claim(through)
 
     def done(self, held: HeldRange, did: Processed, slot: Hashable) -> None:
-        """What was claimed is processed."""
+        """Note that the claimed part is processed."""
         with self._let_go:
             at_once = False
             if did.records:
@@ -260,7 +262,7 @@ class RangeDesk:
             self._tell(held, held.claims.progress(time.monotonic(), at_once=at_once))
 
     def failed(self, held: HeldRange, said: RangeFail, slot: Hashable) -> None:
-        """What was claimed failed."""
+        """Note that the claimed part failed."""
         with self._let_go:
             self._tell(held, held.claims.progress(time.monotonic(), at_once=True))
             held.claims.failed()
@@ -270,8 +272,7 @@ class RangeDesk:
             self._close(held)
 
     def pause_s(self, slot: Hashable) -> float | None:
-        """How long ``slot`` has to wait before its next batch [s]; None: there will be none.
-
+        """Return how long ``slot`` has to wait before its next batch [s]; None: there will be none.
         0: it may begin, and counts as begun.
         """
         with self._let_go:
@@ -299,7 +300,7 @@ class RangeDesk:
         return pause_s
 
     def _close(self, held: HeldRange) -> bool:
-        """Forget a range that is finished, but for its splits."""
+        """Forget a finished range, except for its splits."""
         if held.claims.is_finished:
             self._held.pop(held.frame.tuple_id, None)
             self._finished[held.frame.tuple_id] = held.claims

@@ -1,7 +1,7 @@
 """One range's way through a bolt: batches for ``process``, progress for the spout.
 
-The order is: claim, process, tell.  So a bolt that dies leaves at most one batch that was processed
-and not told, and a range that was split is never processed beyond its new end.
+The order is: claim, process, report.  So a bolt that dies leaves at most one batch that was
+processed and not reported, and a split range is never processed beyond its new end.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from flowctl.bolts.link import Link
     from flowctl.bolts.turns import Turns
 
-# Of a value that can't be sent back, this much of its repr stands in the dead letter.
+# Characters of the repr of a value that can't be sent, which the dead letter gets in its place.
 _SHOWN_CHARS_MAX: Final = 4_000
-# A receipt names what was written (a file, a number of rows): it passes through the driver.
+# The longest receipt: it names what was written (a file, a number of rows), and passes through the
+# driver.
 RECEIPT_BYTES_MAX: Final = 64 << 10
 
 
@@ -47,8 +48,8 @@ class RangeTurn:
     """One range.  For one thread; a context manager that stops reading at its end.
 
     ``slot`` is as in :class:`flowctl.bolts.link.Link`; ``on_ready`` is called from another thread
-    when :meth:`poll`, which had nothing, is worth another try.  ``batch`` and ``began_at_s`` are of
-    the newest call of ``process`` (:class:`flowctl.bolts.slots.UnderWay`).
+    when :meth:`poll`, which had no batch, is worth another try.  ``batch`` and ``began_at_s`` are
+    of the newest call of ``process`` (:class:`flowctl.bolts.slots.UnderWay`).
     """
 
     batch: Batch
@@ -71,11 +72,11 @@ class RangeTurn:
         self._held, self._ahead = link.ranges.begin(work.frame.tuple_id, self._reader, slot)
         self._ahead.on_ready = on_ready
         self._block: Block | None = None
-        self._index = 0  # of the first record of the block that is not claimed
+        self._index = 0  # index of the first unclaimed record of the block
         self._batch: Batch | None = None
         self._wait_s = time.monotonic() - work.received_at_s
         self._read_s = 0.0
-        self._asked_at_s: float | None = None  # the batch that is being waited for
+        self._asked_at_s: float | None = None  # since when a batch is waited for
         self.began_at_s: float = 0.0
         self._is_over = False  # a call took too long: the bolt leaves
 
@@ -92,9 +93,9 @@ class RangeTurn:
         self._link.flush_range()
 
     def next_batch(self) -> Batch | None:
-        """Wait until the next batch may begin and is read; None: the range is over, or the link.
+        """Wait until the next batch may begin and is read; None: the range or the link has ended.
 
-        What was reported is sent first.
+        Waiting reports are sent first.
         """
         self._link.flush_range()
         if not self._desk.await_turn(self._slot):
@@ -104,13 +105,13 @@ class RangeTurn:
         return found if isinstance(found, Batch) else None
 
     def pause_s(self) -> float | None:
-        """As :meth:`RangeDesk.pause_s`: how long to wait before :meth:`poll`."""
+        """Return how long to wait before :meth:`poll`, like :meth:`RangeDesk.pause_s`."""
         return self._desk.pause_s(self._slot)
 
     def poll(self) -> Batch | Sign | None:
         """Return the next batch, NOT_YET if it is being read, or None if the range is over.
 
-        What passes from the first call to a batch is the time that reading took.
+        The time from the first call to a batch counts as reading time.
         """
         if self._asked_at_s is None:
             self._asked_at_s = time.monotonic()
@@ -146,13 +147,13 @@ class RangeTurn:
         return None
 
     def _nothing_more(self) -> None:
-        """The source has no record in the rest of the range, or the link has ended."""
+        """Note that the rest of the range has no record, or that the link has ended."""
         if not self._ahead.is_closed:
             self._desk.claim(self._held, self._held.claims.stop)
             self._desk.done(self._held, self._did(0), self._slot)
 
     def _cut(self, block: Block) -> Batch | None:
-        """Claim the next records of ``block``; None: there are none that are still ours."""
+        """Claim the next records of ``block``; None: none of them is still ours."""
         first = self._index
         last = first + self._turns.pace.next_of(self._left)
         through = block.position(last)
@@ -173,7 +174,7 @@ class RangeTurn:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether the batch after the next one is to wait until what is done is saved."""
+        """Whether the batch after the next one is to wait until the done batches are saved."""
         block = self._block
         if block is None or not self._frame.tells_saved:
             return False
@@ -181,11 +182,11 @@ class RangeTurn:
 
     @property
     def _left(self) -> int:
-        """How many records of the block are not claimed."""
+        """The number of unclaimed records of the block."""
         return len(self._block) - self._index if self._block is not None else 0
 
     def returned(self, made: object) -> None:
-        """``process`` returned ``made``: bytes are a receipt, to be kept with what is done."""
+        """Take the result of ``process``: bytes are a receipt, to be kept with the records."""
         if not self._ends():
             return
         self._returned(made)
@@ -206,12 +207,16 @@ class RangeTurn:
         self._desk.done(self._held, did, self._slot)
 
     def raised(self, error: BaseException) -> None:
-        """``process`` raised ``error``: these records fail, and the rest of the range goes on."""
+        """Take an exception of ``process``: these records fail, and the rest of the range goes
+        on.
+        """
         if self._ends():
             self._raised(error)
 
     def overdue(self, error: CallTooLongError) -> None:
-        """See :class:`flowctl.bolts.slots.UnderWay`; what the call returns later does not count."""
+        """Fail the call, as in :class:`flowctl.bolts.slots.UnderWay`; its later result does not
+        count.
+        """
         self._is_over = True
         self._raised(error)
 
@@ -297,9 +302,9 @@ def _reading_at(batch: Batch) -> Position | None:
 
 
 def _only(batch: Batch) -> Record:
-    """Return the one record of ``batch``; what is wrong with it if it can't be made.
+    """Return the one record of ``batch``, or what is wrong with it if it can't be made.
 
-    Columns may hold what Python has no value for: bytes that are no text, a year above 9999.
+    Columns may hold values that Python can't represent: bytes that are no text, a year above 9999.
     """
     try:
         return _sent(batch[0])
@@ -309,7 +314,9 @@ def _only(batch: Batch) -> Record:
 
 
 def _sent(record: Record) -> Record:
-    """Return ``record`` as it can go over the wire; of a value that can't, its ``repr``."""
+    """Return ``record`` as it can go over the wire; in place of a value that can't, its
+    ``repr``.
+    """
     value: Any
     try:
         value = carry(record.value)

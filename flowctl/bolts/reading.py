@@ -1,10 +1,11 @@
-"""Who reads a bolt's connection: its link thread, or its process thread between short calls.
+"""Which thread reads a bolt's connection: its link thread, or its process thread between short
+calls.
 
 A tuple that the link thread reads wakes the process thread, which costs more than a short
 ``process``: two threads change places, and each waits for the interpreter.  So while calls are
 short, the process thread reads what it is about to process by itself, and the link thread only
 looks now and then whether it still does.  As soon as a call takes longer, the link thread reads
-again, since somebody has to answer for the bolt.
+again, so that the bolt keeps answering.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from flowctl.wire.stream import WaitingStream
 
 
 # A copy follows the first sending within a few timeouts.  At 1,000 tuples a second that is a few
-# thousand tuples ago; an older copy is processed again, which at-least-once delivery allows.
-# So many are known, and at most twice as many.
+# thousand tuples ago; an older copy is processed again, which at-least-once delivery allows.  At
+# least this many are known, and at most twice as many.
 KNOWN_MIN: Final = 1 << 13
-# So many new ones are at most kept apart, in the order in which they came.
+# At most this many new ones are kept separately, in the order in which they came.
 _APART_MAX: Final = 1 << 8
 
 
@@ -49,8 +50,8 @@ class KnownTuples:
     __slots__ = ("_apart", "_begun", "_highest", "_ids", "_older", "_slots", "arrived")
 
     def __init__(self, slots: int = 1) -> None:
-        # The newest, and KNOWN_MIN before them.  They go all at once: a dict that loses its first
-        # key each time it gets one is slow.
+        # The newest ids, and KNOWN_MIN before them.  The old ones are dropped all at once: a dict
+        # that loses its first key each time it gets one is slow.
         self._ids: set[int] = set()
         self._older: set[int] = set()
         # Ids rise, so nearly all are known to be new by the highest.  These are appended to a list:
@@ -89,20 +90,22 @@ class KnownTuples:
 
     @property
     def begun(self) -> list[int]:
-        """What the slots are at work on; nothing for one slot, whose acks say it already."""
+        """The tuples that the slots are working on; empty for one slot, whose acks show it
+        already.
+        """
         return list(self._begun)
 
     def begin(self, tuple_id: int) -> None:
-        """A slot takes it from the queue."""
+        """Note that a slot takes the tuple from the queue."""
         if self._slots > 1:
             self._begun[tuple_id] = None
 
     def end(self, tuple_id: int) -> None:
-        """It is done, or failed."""
+        """Note that the tuple is done, or failed."""
         self._begun.pop(tuple_id, None)
 
     def forget(self, *tuple_ids: int) -> None:
-        """These may come again."""
+        """Forget tuples that may come again."""
         self._sort_in()
         for tuple_id in tuple_ids:
             self._ids.discard(tuple_id)
@@ -114,11 +117,12 @@ class KnownTuples:
 
 # one call receives a window of small tuples, or four tuples of 64 KB
 _RECEIVE_BYTES: Final = 256 << 10
-# A change of threads costs some 30 us on each side: beside calls that take longer, it is little.
+# A change of threads costs some 30 us on each side: little beside calls that take longer than this
+# [s].
 _SHORT_S: Final = 100e-6
-# So many short calls in a row are needed: a call that takes longer makes a few acks and orders wait
-# for _LOOK_S once, which must stay rare.  A short one that was interrupted must not end it: a long
-# call takes back what 16 short ones give, and the third within 64 ends it.
+# This many short calls in a row are needed: a call that takes longer makes a few acks and orders
+# wait for _LOOK_S once, which must stay rare.  A short one that was interrupted must not end it: a
+# long call takes back what 16 short ones give, and the third within 64 ends it.
 _SHORT_CALLS: Final = 64
 _LONG_COSTS: Final = 16
 _ENOUGH: Final = 32
@@ -126,8 +130,8 @@ _ENOUGH: Final = 32
 # trip that a window can feel on a busy machine, and acks wait no longer than the call lasts; each
 # look is a wake-up, and 200 a second were a twentieth of what a bolt with a window of 2 takes.
 _LOOK_S: Final = 0.01
-# While more is queued it also reads this often, so that the time a tuple waited is known as exactly
-# as it was.
+# While more is queued it also reads this often [s], so that the time a tuple waited is known
+# exactly.
 _AGAIN_S: Final = 100e-6
 
 
@@ -142,10 +146,10 @@ _LINK, _LINK_NOW, _SLOT, _SLOT_LATER = _Reader  # a lookup in an enum costs as m
 
 
 class Reading:
-    """Receives orders in the thread whose turn it is, and knows whose that is.
+    """Receives the spout's messages, and decides which thread does so.
 
-    ``obey`` is called with what arrived and when, ``end`` with how the connection ended; neither
-    while ``lock`` is held.  ``may_change``: the process thread may read at all.
+    ``obey`` is called with the messages and the time, ``end`` with how the connection ended;
+    neither while ``lock`` is held.  ``may_change``: the process thread may read at all.
     """
 
     def __init__(
@@ -184,7 +188,7 @@ class Reading:
         self._receive(self._stream.recv_into)
 
     def _receive(self, first: Callable[[memoryview], int | None]) -> bool:
-        """Receive, beginning with a read by ``first``; return whether that read anything."""
+        """Receive, beginning with a read by ``first``; return whether it read anything."""
         stream, buffer = self._stream, self._buffer
         try:
             size = first(buffer)
@@ -218,9 +222,9 @@ class Reading:
             self._reader = _LINK
 
     def look(self) -> bool:
-        """Return whether the process thread reads; if it does, only after a while.
+        """Return whether the process thread reads; if it does, wait a while first.
 
-        If it is in the same call all that time, the link thread reads from then on.
+        If it stays in the same call all that time, the link thread reads from then on.
         """
         if not self.is_slots:
             return False
@@ -235,12 +239,12 @@ class Reading:
 
     @property
     def is_slots(self) -> bool:
-        """Whether it is the process thread that reads."""
-        reader = self._reader  # once: the link thread asks without the lock
+        """Whether the process thread reads."""
+        reader = self._reader  # read once: the link thread asks without the lock
         return reader is _SLOT_LATER or reader is _SLOT
 
     def note(self, outcome: Outcome) -> None:
-        """A call has ended."""
+        """Note that a call has ended."""
         self._calls += 1
         if isinstance(outcome, Ack) and (outcome.service_s or 0.0) < _SHORT_S:
             if self._shortness < _SHORT_CALLS:
@@ -259,7 +263,7 @@ class Reading:
     def receive_in_slot(self) -> None:
         """Wait for bytes and receive; the lock is released meanwhile.
 
-        If nothing comes for long, the link thread waits again.
+        If nothing comes for a long time, the link thread takes over the waiting.
         """
         self._reader = _SLOT
         self._lock.release()
@@ -273,7 +277,7 @@ class Reading:
                 self.give_back()
 
     def give_back(self) -> None:
-        """The link thread reads from now on, until calls have been short for a while."""
+        """Let the link thread read from now on, until calls have been short for a while."""
         self._shortness = 0
         if self.is_slots:
             self._reader = _LINK

@@ -1,6 +1,6 @@
-"""What the slots of a bolt do: how long they are idle, and which calls of theirs take long.
+"""How long the slots of a bolt are idle, and which of their calls take long.
 
-Calls are looked at in the same way behind every door.  Whoever runs user code says when a call
+Calls are watched in the same way behind every door.  The code that runs user code notes when a call
 begins and ends; another thread looks now and then: in a bolt its link, with each heartbeat, and in
 a task of Spark :mod:`flowctl.delivery.bounded`.
 """
@@ -30,13 +30,13 @@ class Idleness:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._total_s = 0.0  # of the waits that are over, for all slots together
-        self._since_sum_s = 0.0  # of the waits under way: when each began
+        self._total_s = 0.0  # seconds of past waits, all slots together
+        self._since_sum_s = 0.0  # sum of the start times of current waits
         self.idle_slots: int = 0
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One slot is idle inside the block."""
+        """Count one slot as idle inside the block."""
         since_s = self.begin()
         try:
             yield
@@ -44,14 +44,14 @@ class Idleness:
             self.end(since_s)
 
     def begin(self) -> float:
-        """One slot is idle from now on; return what :meth:`end` takes."""
+        """Count one slot as idle from now on; return what :meth:`end` takes."""
         since_s = time.monotonic()
         self.idle_slots += 1
         self._since_sum_s += since_s
         return since_s
 
     def end(self, since_s: float) -> None:
-        """A slot is no longer idle."""
+        """Count a slot as no longer idle."""
         self.idle_slots -= 1
         # Exactly 0 when no slot is idle, or rounding errors would accumulate.
         self._since_sum_s = self._since_sum_s - since_s if self.idle_slots else 0.0
@@ -68,10 +68,10 @@ class Idleness:
 # -- Calls of ``process`` or ``fn`` that are under way -----------------------------------------
 
 
-#: A call that takes so long is told to people [s]: far longer than calls are made to take.
+#: A call that takes this long is shown to users [s]: far longer than calls should take.
 TELL_AFTER_S: Final = 30.0
-#: What is cancelled may want to tidy up; what has not ended then is treated as if it couldn't be
-#: cancelled.
+#: Cancelled code may want this long to tidy up [s]; a call that has not ended then counts as one
+#: that can't be cancelled.
 CANCEL_MAX_S: Final = 5.0
 # As many as a screen shows; a bolt may have thousands of slots.
 _TOLD_MAX: Final = 8
@@ -82,22 +82,22 @@ class UnderWay(Protocol):
 
     @property
     def batch(self) -> Batch:
-        """What it works on."""
+        """The batch that the call works on."""
 
     @property
     def began_at_s(self) -> float:
-        """When it began, by ``time.monotonic``."""
+        """When the call began, by ``time.monotonic``."""
 
     def overdue(self, error: CallTooLongError) -> None:
-        """It took too long: report ``error`` in its place.  Called once, by another thread."""
+        """Report ``error`` for this call, as it took too long.  Called once, by another thread."""
 
 
 class Calls:
     """The calls under way in one bolt or task.
 
-    ``timeout_s`` bounds each of them [s]; None: nothing does.  :meth:`begin` and :meth:`end` are
-    for the threads that call, the rest for the one that looks.  ``patience_s`` is added to the
-    bound, where calls that reach it are cancelled first.
+    ``timeout_s`` bounds each of them [s]; None: no bound. :meth:`begin` and :meth:`end` are for the
+    threads that call, the rest for the thread that watches.  ``patience_s`` is added to the bound
+    if calls that reach it are cancelled first.
     """
 
     __slots__ = ("_over", "_under_way", "patience_s", "timeout_s")
@@ -107,15 +107,15 @@ class Calls:
         self.patience_s: float = 0.0
         # Changed by single operations of dicts, which need no lock: who takes a call out of the
         # first reports it.
-        self._under_way: dict[int, UnderWay] = {}  # by id: there are very many
-        self._over: dict[int, UnderWay] = {}  # reported by us, and still not back
+        self._under_way: dict[int, UnderWay] = {}  # keyed by id()
+        self._over: dict[int, UnderWay] = {}  # calls reported as failed that have not returned
 
     def begin(self, call: UnderWay) -> None:
-        """``call`` begins."""
+        """Note that ``call`` begins."""
         self._under_way[id(call)] = call
 
     def end(self, call: UnderWay) -> bool:
-        """``call`` has ended; return whether that is to be reported: not if it took too long."""
+        """Note that ``call`` has ended; return whether to report it: not if it took too long."""
         if self._under_way.pop(id(call), None) is not None:
             return True
         self._over.pop(id(call), None)
@@ -123,7 +123,7 @@ class Calls:
 
     @property
     def over(self) -> int:
-        """How many calls took too long and are still not back."""
+        """The number of calls that took too long and have not returned."""
         return len(self._over)
 
     def end_overdue(self, now_s: float) -> bool:
@@ -141,7 +141,7 @@ class Calls:
                 continue
             found = True
             error = too_long(self.timeout_s)
-            call.batch.overdue = error  # before it is told: what fails may be put back at once
+            call.batch.overdue = error  # before it is reported: what fails may be put back at once
             call.overdue(error)
         return found
 
@@ -166,7 +166,7 @@ def _told(call: UnderWay, now_s: float) -> LongCall:
 
 
 def _where(batch: Batch) -> tuple[Position, Position]:
-    """Return the positions of the first and last record that the call may be at."""
+    """Return the positions of the first and last record that the call may be working on."""
     index = batch.reading_index
     if index is not None:
         try:

@@ -52,7 +52,7 @@ class Turns:
         self.service_s: float = 0.0
 
     def begin(self, work: Work) -> Turn:
-        """``process`` is about to be called with the turn's batch."""
+        """Begin a turn: ``process`` is about to be called with its batch."""
         frame = work.frame
         records = frame.records
         batch = self.batch(frame, records, records[0].position, records[-1].position)
@@ -63,7 +63,7 @@ class Turns:
     def begin_range(
         self, work: Work, slot: Hashable, on_ready: Callable[[], None] = lambda: None
     ) -> RangeTurn:
-        """``process`` is about to be called with batches of a range."""
+        """Begin a range: ``process`` is about to be called with its batches."""
         return RangeTurn(self, work, self.link, slot, on_ready)
 
     def batch(
@@ -93,7 +93,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     began_at_s: float
 
     def returned(self, made: object) -> Outcome:
-        """``process`` returned ``made``; return what to report."""
+        """Take the result of ``process``; return what to report."""
         turns, work, frame, began_at_s = self.turns, self.work, self.frame, self.began_at_s
         turns.link.calls.end(self)
         service_s = time.monotonic() - began_at_s
@@ -104,13 +104,14 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
         return ack_of(frame, self.batch, (wait_s, service_s, work.idle_total_s), made)
 
     def raised(self, error: BaseException) -> Outcome:
-        """``process`` raised ``error``; return what to report."""
+        """Take an exception of ``process``; return what to report."""
         self.turns.link.calls.end(self)
         self.turns.failed += 1
         return fail_of(self.frame, error, self.batch.reading_index, self.turns.refusal)
 
     def overdue(self, error: CallTooLongError) -> None:
-        """See :class:`flowctl.bolts.slots.UnderWay`; what the call returns later is an ack that
-        comes late."""
+        """Fail the call, as in :class:`flowctl.bolts.slots.UnderWay`; its later result is a late
+        ack.
+        """
         fail = fail_of(self.frame, error, self.batch.reading_index, self.turns.refusal)
         self.turns.link.report_overdue(fail)

@@ -1,4 +1,4 @@
-"""What goes in and out of a bolt's link."""
+"""The items that go in and out of a bolt's link."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def run_bolt(
 
 
 class FlowControlBolt:
-    """One bolt for one connection, as in :func:`run_bolt`; for those who need :meth:`cancel`."""
+    """One bolt for one connection, like :func:`run_bolt`; for callers that need :meth:`cancel`."""
 
     def __init__(
         self,
@@ -97,9 +97,12 @@ class FlowControlBolt:
         self._link: Link | None = None
         self._tallies: list[Turns] = []  # per thread
         self._interrupt: BaseException | None = None
+        # Called once, by another thread, if calls that took too long hold all slots: :meth:`run`
+        # returns only when they do.
+        self.when_stuck: Callable[[], object] = lambda: None
 
     def run(self) -> BoltSummary:
-        """As :func:`run_bolt`; may be called once."""
+        """Run the bolt like :func:`run_bolt`; may be called once."""
         welcome, link = self._connect()
         self._link = link
         link.end_process = self._end_process
@@ -111,6 +114,7 @@ class FlowControlBolt:
             if is_async(self._process):
                 self._work_in_loop(link, welcome)
             else:
+                link.on_stuck = self.when_stuck
                 link.start()
                 self._work_in_all_slots(link, welcome)
         finally:
@@ -174,7 +178,7 @@ class FlowControlBolt:
             thread.join()
 
     def _work_and_tell(self, link: Link, welcome: Welcome) -> None:
-        """Used in our own threads: an interrupt raised there belongs to the caller of run."""
+        """Run in our own threads: an interrupt raised there belongs to the caller of run."""
         try:
             self._work(link, welcome)
         except BaseException as error:
@@ -199,7 +203,7 @@ class FlowControlBolt:
                 work = link.report_and_take(self._outcome(work, turns, link), idling)
 
     def _work_on_range(self, turn: RangeTurn, link: Link) -> None:
-        """Call ``process`` on one batch of the range after the other."""
+        """Call ``process`` on the batches of the range, one after the other."""
         with turn:
             while (batch := turn.next_batch()) is not None:
                 try:
@@ -228,7 +232,7 @@ class FlowControlBolt:
         return turn.returned(made)
 
     def _turns(self, link: Link, welcome: Welcome) -> Turns:
-        # Only for ranges: how long a batch of this process may take, if it cares.
+        # Only for ranges: how long a batch of this process may take, if the process says so.
         pace = BatchPace(getattr(self._process, "batch_s", TARGET_S))
         turns = Turns(self._endpoint, self._bolt, welcome, link, self._refusal, pace=pace)
         self._tallies.append(turns)

@@ -24,7 +24,7 @@ from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
 SHOWN_MAX = 40  # about a screen
-_PLACES_SHOWN = 10  # of one partition, in two lines; JSON has all
+_PLACES_SHOWN = 10  # places of one partition, in two lines; JSON has all
 DEFAULT_ATTRIBUTE = "sink"
 
 _redis = click.option(
@@ -229,7 +229,7 @@ def clear_command(
 
 
 def _stored_partition(store: Any, name: str, partition: str) -> tuple[str, PartitionCheckpoint]:
-    """Return the partition, given by its name or as ``show`` prints it, and what is saved of it."""
+    """Return the partition, given by its name or as ``show`` prints it, and its saved state."""
     partitions = store.load(name).partitions
     if not partitions:
         known = ", ".join(map(printable, store.jobs())) or "none"
@@ -293,7 +293,7 @@ def _said(spec: str, job: str, forgot: bool | None) -> str:
 
 @contextmanager
 def _store(url: str | None, directory: Path | None) -> Iterator[Any]:
-    """Where a job without a store of its own keeps its checkpoint, unless the caller names it."""
+    """Return the store that a job without a store uses, unless the command line names another."""
     from flowctl.runtime.file_store import FileCheckpointStore
     from flowctl.runtime.parts import redis_store
 
@@ -323,7 +323,7 @@ def _row(store: Any, job: str) -> dict[str, Any]:
 
 
 def _summary(stored: Any) -> dict[str, Any]:
-    """A stored job as plain values, with the number of its partitions.
+    """Return a stored job as plain values, with the number of its partitions.
 
     Dead letters that were processed again are records of the source too: they count once.
     """
@@ -367,7 +367,9 @@ def _headline(summary: dict[str, Any]) -> str:
 def matching(
     partitions: Mapping[str, PartitionCheckpoint], pattern: str | None
 ) -> dict[str, PartitionCheckpoint]:
-    """Return those whose name, or its printed form, equals or matches ``pattern``; None: all."""
+    """Return the partitions whose name, or its printed form, equals or matches ``pattern``; None:
+    all.
+    """
     if pattern is None:
         return dict(partitions)
     return {
@@ -410,7 +412,9 @@ def _kept_nowhere(state: PartitionCheckpoint) -> str:
 
 
 def _rank(state: PartitionCheckpoint) -> int:
-    """Those with holes, or with something to settle, come first, those read to the end last."""
+    """Return the sort key: partitions with holes or unsettled records first, those read to the end
+    last.
+    """
     return 0 if state.acked or state.records_kept_nowhere else 1 if state.end is None else 2
 
 
@@ -443,13 +447,13 @@ def _rows(
 
 
 class NamedSink(NamedTuple):
-    """A sink, and how the command line named it."""
+    """A sink, and its name on the command line."""
 
     spec: str
     sink: Any
 
     def forget(self, job: str, *arguments: Any) -> bool | None:
-        """Make it forget; False: it remembered nothing, None: it does not say."""
+        """Make it forget; False: it had nothing to forget, None: it does not report that."""
         try:
             forgot = self.sink.forget(job, *arguments)
         except Exception as error:
@@ -481,7 +485,7 @@ class NamedSink(NamedTuple):
 
 
 def load_sinks(specs: Sequence[str]) -> list[NamedSink]:
-    """Return what ``specs`` name: ``job.py:sink``, ``package.module:sink``.
+    """Return the sinks that ``specs`` name: ``job.py:sink``, ``package.module:sink``.
 
     Each is an object with ``forget(job)``, such as ``SqlSink``, or a function that returns one.
     """

@@ -1,4 +1,4 @@
-"""What several commands have: names, seconds and files as options, and "are you sure?"."""
+"""Options and questions that several commands share: names, seconds, files, "are you sure?"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowctl.instrumentation.text import repaired
 
 
 def decoded(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """Return the name, whatever the locale: with ``LC_ALL=C`` Python may not decode it."""
+    """Return the name as text, whatever the locale: with ``LC_ALL=C`` Python may not decode it."""
     return None if value is None else repaired(value)
 
 
@@ -24,7 +24,7 @@ class Seconds(click.FloatRange):
     """A finite number of seconds: click lets nan pass any range, and inf one without a maximum."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number; refuse what nobody can wait for."""
+        """Return the number; refuse a time that is too long to wait for."""
         seconds = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
@@ -37,7 +37,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there was no space left for what was to be written."""
+    """Whether ``error`` means that there was no space left to write."""
     return error.errno in _FULL
 
 
@@ -62,7 +62,7 @@ def check_writable(option: str, path: Path | None) -> None:
 
 
 def write(option: str, path: Path, text: str) -> None:
-    """Write what a command has made; say which option named the file if that fails."""
+    """Write the output of a command; if that fails, name the option that gave the file."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -78,7 +78,8 @@ def _open_and_leave_as_it_was(path: Path) -> None:
     except FileExistsError:
         path.open("ab").close()
     else:
-        # Only whoever made it takes it away: two drivers, one in waiting, may name the same file.
+        # Only the process that made it removes it: two drivers, one on standby, may name the same
+        # file.
         path.unlink(missing_ok=True)
 
 
@@ -88,9 +89,9 @@ _UNITS_S = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask on the terminal, unless ``yes`` says so already; say when the answer is no.
+    """Ask on the terminal, unless ``yes`` confirms already; print a line if the answer is no.
 
-    Raises :class:`ConfigError` where there is no terminal to ask on.
+    Raises :class:`ConfigError` if there is no terminal.
     """
     if yes:
         return True
@@ -99,7 +100,7 @@ def confirmed(question: str, *, yes: bool) -> bool:
     except click.Abort:
         if sys.stdin.isatty():
             raise  # Ctrl-C
-        click.echo(err=True)  # the question's line is open
+        click.echo(err=True)  # ends the line of the question
         raise ConfigError(
             "--yes",
             "is needed because there is no terminal to ask on.",
@@ -111,7 +112,7 @@ def confirmed(question: str, *, yes: bool) -> bool:
 
 
 def ago(at_unix_ms: int) -> str:
-    """How long ago that was, in the largest unit of which at least two have passed."""
+    """Return how long ago that was, in the largest unit of which at least two have passed."""
     # Another machine's clock may be ahead of this one.
     seconds = max(0, int(time.time() - at_unix_ms / 1000))
     for size, unit in _UNITS_S:

@@ -165,7 +165,9 @@ def _print_letter(letter: Letter, *, chars: int | None) -> None:
 
 
 def _place_of(position: Position, *, is_whole: bool) -> str:
-    """A position; flow_sink's hold a digest of the row's section, of which a few digits do."""
+    """Return a position as text; flow_sink's hold a digest of the row's section, of which a few
+    digits will do.
+    """
     if is_whole or not isinstance(position, tuple):
         return shown(position)
     chars = [_PART_CHARS if isinstance(part, int) else None for part in position]
@@ -182,7 +184,7 @@ def _short(text: str, chars: int | None) -> str:
 
 
 def _tree(letter: Letter) -> dict[str, Any]:
-    """A letter as plain values; what JSON can't express is shown as Python prints it."""
+    """Return a letter as plain values; what JSON can't express is shown as Python prints it."""
     import msgspec
 
     tree = {name: getattr(letter, name) for name in letter.__struct_fields__}
@@ -298,7 +300,7 @@ def parse_age_s(text: str) -> float:
 
 
 def _place(directory: Path | None, file: Path | None) -> str:
-    """Where letters are looked for, in a form that a person can find."""
+    """Return where letters are looked for, as readable text."""
     from flowctl.adapters import load_adapter
 
     if file is not None:
@@ -308,7 +310,7 @@ def _place(directory: Path | None, file: Path | None) -> str:
 
 
 def _files(directory: Path | None, file: Path | None, job: str | None) -> list[Any]:
-    """The files that may hold letters of ``job``; None: of any."""
+    """Return the files that may hold letters of ``job``; None: of any job."""
     from flowctl.adapters import load_adapter
 
     adapter = load_adapter("flowctl_files.dead_letter", "files")
@@ -330,7 +332,8 @@ def _files(directory: Path | None, file: Path | None, job: str | None) -> list[A
 def _letters(
     job: str, ids: Collection[str], directory: Path | None, file: Path | None
 ) -> list[Letter]:
-    """The letters of ``job``, or those with ``ids``; raise :class:`ConfigError` if there are none.
+    """Return the letters of ``job``, or those with ``ids``; raise :class:`ConfigError` if there are
+    none.
 
     Damaged lines are reported on stderr.
     """

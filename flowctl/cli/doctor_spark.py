@@ -39,11 +39,11 @@ def check_spark(
     paths: Sequence[str] = (),
     timeout_s: float,
 ) -> int:
-    """Examine the executors of ``master``, print what they saw; return the exit code.
+    """Examine the executors of ``master``, print the findings; return the exit code.
 
-    ``overrides``: settings besides the job's own; ``places``: what executors try to connect to, by
-    name; ``paths``: what they try to read.  With ``listen.via=redis`` they connect to the driver
-    through the place that is called "redis".
+    ``overrides``: settings besides the job's own; ``places``: addresses that executors try to
+    connect to, by name; ``paths``: files that they try to read.  With ``listen.via=redis`` they
+    connect to the driver through the place that is called "redis".
     """
     from flowctl.adapters import load_adapter
 
@@ -89,7 +89,7 @@ def place_of(field: str, text: str) -> tuple[str, int]:
 
 
 def matrix(examined: Examined, names: Sequence[str]) -> Iterator[str]:
-    """The rows to print: a head, the driver, and each executor."""
+    """Return the rows to print: a head, the driver, and each executor."""
     head = ["where", "python", "flowctl", f"listener {examined.listener}", *names]
     reached = [examined.driver.targets.get(name, "") or "ok" for name in names]
     here = ["driver", platform.python_version(), flowctl.__version__, "listens", *reached]
@@ -108,7 +108,7 @@ def _row(seen: Seen, names: Sequence[str]) -> list[str]:
 
 
 def problems_of(examined: Examined) -> Iterator[tuple[str, str]]:
-    """What is wrong, each with the setting to change."""
+    """Return the problems, each with the setting to change."""
     for name, why in examined.driver.targets.items():
         if why:
             yield f"driver: can't reach {_called(name)}: {why}.", "Start it, or check its address."
@@ -124,7 +124,9 @@ def problems_of(examined: Examined) -> Iterator[tuple[str, str]]:
 
 
 def _unreachable(seen: Seen, examined: Examined) -> Iterator[tuple[str, str]]:
-    """What that executor can't connect to; of a relay, only the first thing that is in the way."""
+    """Return the addresses that an executor can't connect to; of a relay, only the first
+    obstacle.
+    """
     is_cut = examined.is_relayed and (bool(seen.targets.get("redis")) or ":" in seen.flowctl)
     for name, why in seen.targets.items():
         if not why or (name == "listener" and is_cut):
@@ -156,7 +158,7 @@ def _unrelayed(host: str, name: str, why: str, listener: str) -> tuple[str, str]
 
 
 def _unread(examined: Examined) -> Iterator[tuple[str, str]]:
-    """Paths that are not the same file everywhere."""
+    """Return the paths that are not the same file everywhere."""
     ours = examined.driver.paths
     for seen in (examined.driver, *examined.executors):
         for path, found in seen.paths.items():
@@ -269,9 +271,10 @@ def _process_of(spout: RunnableJob | None) -> bytes:
 def _relaying(
     settings: Settings, places: dict[str, str], spout: RunnableJob | None
 ) -> RelayingStore | None:
-    """The store whose server bolts connect through; None if they connect to the driver itself.
+    """Return the store whose server bolts connect through; None if they connect to the driver
+    directly.
 
-    It adds the address in FLOWCTL_REDIS_URL to ``places`` if they name no other.
+    Adds the address in FLOWCTL_REDIS_URL to ``places`` if they name no other.
     """
     if settings.listen.via == "tcp":
         return None

@@ -1,4 +1,4 @@
-"""Find the spout that ``flowctl run`` is given: in a file or in an importable module."""
+"""Finds the spout that ``flowctl run`` is given: in a file or in an importable module."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Found(NamedTuple):
     attribute: str
 
     def called(self, field: str = "JOB") -> Found:
-        """For a function without arguments: what it returns; ``field`` is for errors."""
+        """Return the result of a function without arguments, anything else as it is; ``field`` is
+        for errors.
+        """
         self._check_needs_no_arguments(field)
         try:
             return self._replace(value=self.value())
@@ -57,14 +59,14 @@ def load_spout(spec: str) -> RunnableJob:
     """Return the spout that ``spec`` names: ``job.py:spout`` or ``package.module:spout``.
 
     The attribute is a ``FlowControlSpout``, a job from ``Topology.job``, or a function without
-    arguments that returns one; it defaults to ``spout``.  Raises :class:`ConfigError` for what
-    isn't there and :class:`JobError` when the job's own code raises (its traceback goes to stderr).
+    arguments that returns one; it defaults to ``spout``.  Raises :class:`ConfigError` if it isn't
+    there and :class:`JobError` when the job's own code raises (its traceback goes to stderr).
     """
     return _spout_of(load_object(spec, field="JOB", attribute=DEFAULT_ATTRIBUTE))
 
 
 def load_object(spec: str, *, field: str, attribute: str) -> Found:
-    """Return what ``spec`` names in a file or a module; errors as in :func:`load_spout`.
+    """Return the object that ``spec`` names in a file or a module; errors as in :func:`load_spout`.
 
     ``field`` names the argument in errors, ``attribute`` is the default if none is named.
     """
@@ -150,7 +152,7 @@ def _spout_of(found: Found) -> RunnableJob:
 
 
 def _how_to_run(found: Any) -> str:
-    """If ``found`` is nearly what was meant: what is missing."""
+    """Return what is missing if ``found`` is nearly what was meant."""
     told = getattr(found, "how_to_run", "")
     return told if isinstance(told, str) else ""
 

@@ -64,7 +64,9 @@ _FORM_HELP = "Log as key=value, or as one JSON object per line (from INFO on by 
 
 
 def _let_take_log_options(command: click.Command) -> None:
-    """Accept ``--log-level`` and ``--log`` after the command's name too; there they win."""
+    """Accept ``--log-level`` and ``--log`` after the command's name too, where they take
+    precedence.
+    """
     if not any("--log-level" in parameter.opts for parameter in command.params):
         command.params += _log_options()
     if isinstance(command, click.Group):
@@ -187,15 +189,15 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _is_of_echo(error: Exception) -> bool:
-    """Whether printing raised ``error``, and not something else that needs a disk."""
+    """Whether printing raised ``error``, and not other code that needs a disk."""
     innermost = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
     return isinstance(error, OSError) and innermost.f_code is click.echo.__code__
 
 
 def _unwritten(error: Exception) -> int:
-    """Say that stdout took no more, write nothing more to it, and return the exit code.
+    """Report that stdout accepts no more, write nothing more to it, and return the exit code.
 
-    If nobody reads it any more (``| head``), there is nothing to say.
+    If its reader is gone (``| head``), nothing is reported.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):
@@ -208,8 +210,8 @@ def _unwritten(error: Exception) -> int:
 def _open_closed_streams() -> None:
     """Redirect standard streams that the caller closed (``>&-``).
 
-    Otherwise the next file or socket that is opened would get their number, and whoever writes to
-    "stdout" would write into it.
+    Otherwise the next file or socket that is opened would get their number, and output to "stdout"
+    would go into it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -223,9 +225,9 @@ def _open_closed_streams() -> None:
 
 
 def _write_utf8() -> None:
-    """Show names as they are with ``LC_ALL=C`` too, where Python may take only ASCII.
+    """Write UTF-8 with ``LC_ALL=C`` too, where Python may take only ASCII.
 
-    What click prints comes out like this anyway; the view would escape each character.
+    Click's output does so anyway; the view would escape each other character.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and _is_ascii(stream.encoding):

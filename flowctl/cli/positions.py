@@ -1,5 +1,6 @@
-"""Positions as people type them: in the form that ``flowctl checkpoint show`` prints, or as
-JSON.  Also whether a byte and a line number, as ``TextLines`` counts them, belong together.
+"""Positions as users type them: in the form that ``flowctl checkpoint show`` prints, or as JSON.
+
+Also whether a byte and a line number, as ``TextLines`` counts them, belong together.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ def _from_json(text: str) -> Any:
 
 
 def _as_shown(text: str, known: list[Position]) -> list[Any]:
-    """What ``text`` means in the form that ``show`` prints: the parts of a tuple are separated by
-    colons."""
+    """Return what ``text`` means in the form that ``show`` prints: the parts of a tuple are
+    separated by colons.
+    """
     if not known:
         return []
     if not isinstance(known[0], tuple):
@@ -106,7 +108,7 @@ def _as_shown(text: str, known: list[Position]) -> list[Any]:
 
 
 def _parts(text: str) -> list[PositionPart]:
-    """What one part may mean, the most likely first."""
+    """Return what one part may mean, the most likely first."""
     found: list[PositionPart] = []
     if _WHOLE.fullmatch(text):
         found.append(int(text))
@@ -139,8 +141,9 @@ def _fitted(value: Any, known: list[Position]) -> Position | None:
 
 
 def _shorter(known: list[Position]) -> set[int]:
-    """``TextLines`` adds a third part to the position of a last line without newline; the others
-    have two."""
+    """Return the lengths of the known positions less one: a last line without newline has a third
+    part in ``TextLines``, which others lack.
+    """
     return {len(p) - 1 for p in known if isinstance(p, tuple) and len(p) > 2}
 
 
@@ -155,7 +158,7 @@ def _fitted_part(part: Any, kinds: set[type]) -> tuple[PositionPart] | None:
 
 
 def _sound(position: Position, known: list[Position]) -> Position | None:
-    """None for numbers that no source can reach: not finite, beyond 64 bits, negative."""
+    """Return None for numbers that no source can reach: not finite, beyond 64 bits, negative."""
     numbers = _numbers(position)
     if any(isinstance(n, float) and not math.isfinite(n) for n in numbers):
         return None
@@ -224,8 +227,9 @@ def _said(byte: int, number: int) -> str:
 
 
 def _is_of_lines(position: Position | None) -> TypeGuard[tuple[int, ...]]:
-    """Whether it has the shape of a ``TextLines`` position: byte, line, and the length of a cut
-    last line."""
+    """Whether a position has the shape of ``TextLines``: byte, line, and the length of a cut last
+    line.
+    """
     return (
         isinstance(position, tuple)
         and len(position) in (2, 3)
@@ -234,7 +238,7 @@ def _is_of_lines(position: Position | None) -> TypeGuard[tuple[int, ...]]:
 
 
 def _path_of(partition: str) -> str | None:
-    """The file behind a partition; in a topology the name of its spout precedes it."""
+    """Return the file behind a partition; in a topology the name of its spout precedes it."""
     for path in (partition, partition.partition(":")[2]):
         if os.path.isfile(path):
             return path
@@ -262,7 +266,7 @@ def _scan(path: str, wanted_bytes: set[int], wanted_lines: set[int]) -> _Scan:
 
 
 def _after_newline(block: bytes, ordinal: int) -> int:
-    """Where the line after the ``ordinal``-th newline of ``block`` begins in it."""
+    """Return where in ``block`` the line after its ``ordinal``-th newline begins."""
     end = -1
     for _ in range(ordinal):
         end = block.index(b"\n", end + 1)

@@ -118,7 +118,7 @@ def run_spout(
         with logs.running(spout.name), _alone(spout) if standby else nullcontext():
             report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
     except Interrupted as stopped:
-        if view == "quiet":  # no view has said how to resume
+        if view == "quiet":  # no view has shown how to resume
             click.echo(f"flowctl: {printable(stopped)}", err=True)
         return EXIT_INTERRUPTED
     finally:
@@ -194,7 +194,7 @@ def _tell_of_waiting_letters(job: str) -> None:
     try:
         waiting = len(letters.to_redrive(job))
     except OSError:
-        return  # whatever is wrong there does not concern this run
+        return  # a problem there does not concern this run
     if waiting:
         click.echo(
             f"flowctl: {counted(waiting, 'dead letter')} of this job would be processed again"

@@ -21,7 +21,7 @@ from flowctl.instrumentation.text import printable
 
 _URL_VARIABLE = "FLOWCTL_REDIS_URL"
 _EVERY_MOST_S = 86_400.0  # a day: who looks less often has no terminal open for it
-_NOW_S = 3.0  # a worker that is at work is seen four times a second
+_NOW_S = 3.0  # a working worker is seen four times a second
 
 _redis = click.option(
     "--redis", "url", metavar="URL", envvar=_URL_VARIABLE, required=True, show_envvar=True,
@@ -46,7 +46,7 @@ def list_command(url: str, as_json: bool, every: float | None) -> None:
     while True:
         found = _read_all(stored)
         if every and not as_json:
-            click.clear()  # nothing where nobody watches
+            click.clear()  # does nothing unless on a terminal
         if as_json:
             click.echo(json.dumps([_plain(each) for each in found], indent=2))
         elif not found:
@@ -84,14 +84,14 @@ def metrics_command(url: str, port: int, host: str) -> None:
 
 
 def _read_all(stored: Any) -> list[StoredTarget]:
-    """Return what can be read; what is damaged is reported and left out."""
+    """Return the targets that can be read; damaged ones are reported and left out."""
     found = []
     for name in stored.names():
         try:
             found.append(stored.read(name))
         except CheckpointCorruptError as error:
             click.echo(printable(str(error)), err=True)
-        except ConfigError:  # removed since
+        except ConfigError:  # removed since it was listed
             continue
     return found
 
@@ -199,7 +199,7 @@ def _job_line(found: StoredTarget, job: str, sums: Sums) -> str:
 
 
 def _plain(found: StoredTarget) -> dict[str, Any]:
-    """As JSON: the sums by name."""
+    """Return a target in the form of JSON, with its sums by name."""
     return {
         "target": found.target,
         "limit": found.limit,

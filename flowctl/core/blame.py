@@ -1,10 +1,10 @@
-"""Whose fault a failure is: that of what failed, or of the place where it did.
+"""Blame for a failure: the record or tuple that failed, or the place where it failed?
 
 A place is the target of a spout, a stage of a topology or one task of it, or what a partition of
-``flow_sink`` writes to.  Nobody can tell from one failure of a kind that is not known.  But a
-record that fails does so while others succeed, and a place that is down fails everything.  So a run
-of failures opens the breaker of the place, and the next failure of something counts against it only
-if something that was sent after its last one has succeeded since.
+``flow_sink`` writes to.  One failure of an unknown kind does not show which of the two is to blame.
+But a bad record fails while others succeed, and a place that is down fails everything.  So a run of
+failures opens the breaker of the place; and a repeated failure counts against a record only if
+something that was sent after its previous failure has succeeded.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from flowctl.core.tuples import NEVER_JUDGED
 # ``retry.give_up_after_s`` without one, the run has to end.
 
 
-# So many failures in a row, with no success, before the target counts as down: one of each slot, as
-# all slots fail when a target goes; at least 4, or two bad tuples of a small job would do; at most
-# 32, as a target that is down should not be asked by a thousand slots first.
+# Failures in a row, without a success, that make the target count as down: one of each slot, as all
+# slots fail when a target goes; at least 4, or two bad tuples of a small job would do; at most 32,
+# as a target that is down should not be asked by a thousand slots first.
 _FAILURES_MIN: Final = 4
 _FAILURES_MAX: Final = 32
-# And so long without a success: a target that takes ten calls a second refuses many in a row, but
-# not for long.  Less than the first rest of a bolt, so that no bolt calls twice before.
+# And at least this long without a success [s]: a target that takes ten calls a second refuses many
+# in a row, but not for long.  Less than the first rest of a bolt, so that no bolt calls twice
+# before.
 _RUN_S: Final = 0.4
 # Where most records are bad, long runs of failures are common though the target is well.  So a run
 # without a refusal must be twice as long as the last if the target came back this lately.
@@ -43,9 +44,9 @@ _LATELY_S: Final = 10.0
 class Breaker:
     """Whether the target takes anything at all.  Pure; not thread-safe.
 
-    ``is_down`` and ``down_since_s`` say so; ``reason`` is the newest failure.  ``asked`` counts the
-    tuples that were sent to ask since it went down.  ``failing`` holds the ids of the tuples whose
-    failures in a row opened it, or will: a fault that was counted against them says nothing.
+    ``is_down`` and ``down_since_s`` give the verdict; ``reason`` is the newest failure.  ``asked``
+    counts the tuples that were sent to ask since it went down.  ``failing`` holds the ids of the
+    tuples whose failures in a row opened it, or will: faults counted against them prove nothing.
     ``has_refused``: one of the failures said "full" or "away".
     """
 
@@ -71,7 +72,7 @@ class Breaker:
     def __init__(self, give_up_after_s: float) -> None:
         self._give_up_after_s = give_up_after_s
         self.is_down: bool = False
-        self.is_lost: bool = False  # it was down for too long: the run has to end
+        self.is_lost: bool = False  # down for too long: the run has to end
         self.down_since_s: float = inf
         self.reason: str = ""
         self.failing: list[int] = []
@@ -80,11 +81,11 @@ class Breaker:
         self.waits_until_s: float = inf
         self._ask_at_s = inf
         self._back_at_s = -inf
-        self.run_began_s: float = -inf  # the first failure of the run
+        self.run_began_s: float = -inf  # time of the first failure of the run
         self._opens_at_s = inf
         self._after_s = TARGET.first_s
-        self._patience = self._next_patience = 1  # by which a run of failures must be longer
-        self.has_refused: bool = False  # one of the run, or since, was a refusal
+        self._patience = self._next_patience = 1  # how much longer a run of failures must be
+        self.has_refused: bool = False  # a failure of the run, or a later one, was a refusal
 
     def on_failure(
         self,
@@ -96,7 +97,7 @@ class Breaker:
         after_s: float | None,
         now_s: float,
     ) -> bool:
-        """A tuple failed in a way that may be the target's; return whether that opened it.
+        """Count a failure that may be the target's fault; return whether it opened the breaker.
 
         ``slots``: of all bolts; ``after_s``: how long the target asked to be left alone.
         """
@@ -111,7 +112,8 @@ class Breaker:
         self.failing.append(tuple_id)
         give_up_at_s = self.run_began_s + self._give_up_after_s
         if after_s is not None and now_s + after_s >= give_up_at_s:
-            # All may be silent until then, so that no further failure shows that it is down.
+            # Every bolt may be at rest until then, so no further failure would show that it is
+            # down.
             self._opens_at_s = min(self._opens_at_s, give_up_at_s)
         lately = now_s - self._back_at_s < _LATELY_S
         patience = 1 if self.has_refused or not lately else self._patience
@@ -119,14 +121,16 @@ class Breaker:
             return False
         self._next_patience = 2 * patience
         self._after_s = max(TARGET.first_s, after_s or 0.0)
-        # Who asks to be left alone for a second is silent for that long, and is not down for it.
+        # A target that asks to be left alone for a second is silent for that long, but not down.
         run_s = _RUN_S + min(after_s or 0.0, TARGET.most_s)
         self._opens_at_s = min(self.run_began_s + run_s, give_up_at_s)
         return self._open_if_due(now_s)
 
     @property
     def is_about_to_open(self) -> bool:
-        """Whether enough failed in a row, so that it opens when the time comes."""
+        """Whether enough calls in a row failed, so that it opens once they have lasted long
+        enough.
+        """
         return self._opens_at_s < inf
 
     def _open_if_due(self, now_s: float) -> bool:
@@ -141,7 +145,7 @@ class Breaker:
         return True
 
     def close(self, now_s: float) -> float | None:
-        """The run of failures is over; return how long the target was down, if it was [s]."""
+        """End the run of failures; return how long the target was down [s], None if it was not."""
         self.failing.clear()
         self.run_began_s = -inf
         self.has_refused = False
@@ -154,7 +158,7 @@ class Breaker:
         return now_s - self.down_since_s
 
     def may_ask(self, now_s: float) -> bool:
-        """Whether one tuple may be sent to probe the target although it is down."""
+        """Whether one tuple may be sent to probe the target while it is down."""
         if now_s >= self._ask_at_s:
             self.waits_until_s = inf
             return True
@@ -162,18 +166,20 @@ class Breaker:
         return False
 
     def note_asked(self, now_s: float) -> None:
-        """A tuple was sent to probe the target."""
+        """Note that a tuple was sent to probe the target."""
         self.asked += 1
         self._ask_at_s = now_s + TARGET.after(self.asked)
 
     def next_s(self) -> float:
-        """When :meth:`on_deadline` or another look at what may be sent is due; inf: never."""
+        """Return when to call :meth:`on_deadline`, or to look again for something to send; inf:
+        never.
+        """
         if not self.is_down or self.is_lost:
             return self._opens_at_s
         return min(self.waits_until_s, self.down_since_s + self._give_up_after_s)
 
     def on_deadline(self, now_s: float) -> bool:
-        """Time passed: open, or give up on a target; return whether that opened it."""
+        """Open, or give up on a target, if it is time; return whether it opened."""
         if self.is_down and now_s >= self.down_since_s + self._give_up_after_s:
             self.is_lost = True
         return self._open_if_due(now_s)
@@ -185,21 +191,35 @@ class Breaker:
 # A target that is full refuses at most every other call for long: twenty refusals in a row of one
 # tuple, while others succeed, are one in a million then.
 REFUSALS_MAX: Final = 20
-# So many records may be given up, and kept elsewhere, while nothing succeeds: a process that never
-# works must not empty the source into the dead letter.
+# Records that may go to the dead letter while nothing succeeds: a process that never works must not
+# empty the source into the dead letter.
 GIVEN_UP_FIRST_MAX: Final = 8
+# A job that was run before may have nothing but bad records left: its first run ends with the first
+# bad one, and by then all others may be done.  So a share of what earlier runs did may be given up;
+# not more than this, which is put back soon if the process is wrong after all.
+GIVEN_UP_SHARE: Final = 0.1
+GIVEN_UP_AGAIN_MAX: Final = 1_000
 # Where all that is left of a job fails, the target may be down, or all of that bad.  If so few
 # are left, they count as bad after so long: most restarts of a service behind a balancer are over
 # then, and nobody minds that a job with a bad end takes that much longer.  Of more it is likelier
 # that the target is down.
 BAD_END_MAX: Final = 100
 BAD_END_S: Final = 10.0
-# So few that are left are not worth waiting for, as so few may be given up anyway.
+# A remainder this small is not worth waiting for: as many records may be given up anyway.
 FEW_LEFT: Final = GIVEN_UP_FIRST_MAX
 
 
+def given_up_first_max(done_before: int) -> int:
+    """Return how many records may be given up, and kept elsewhere, while nothing succeeds.
+
+    ``done_before``: how many records earlier runs of the job did.
+    """
+    again = min(GIVEN_UP_AGAIN_MAX, int(GIVEN_UP_SHARE * done_before))
+    return max(GIVEN_UP_FIRST_MAX, again)
+
+
 def fails_alone(partition: str, refusals: int) -> bool:
-    """Return whether what fails is known to do so by itself, whatever its place.
+    """Return whether a record is known to fail by itself, whatever its place.
 
     A letter of ``partition`` that is processed again failed alone, or it would be none.
     ``refusals``: how often it was sent again without a fault, while its place was not down.
@@ -210,9 +230,9 @@ def fails_alone(partition: str, refusals: int) -> bool:
 class Place:
     """What successes and failures show of one place.  Pure; not thread-safe.
 
-    ``proven_at_s``: when that was sent which succeeded last there in this run, so the place was
-    well then or later.  Whoever sees a success writes it.  ``is_known``: the code has worked there
-    before, so where nothing has succeeded yet it need not be wrong.
+    ``proven_at_s``: when the tuple was sent that succeeded last there in this run: the place was
+    well then or later.  Every caller that sees a success writes it.  ``is_known``: the code has
+    worked there before, so where nothing has succeeded yet it need not be wrong.
     """
 
     __slots__ = (
@@ -231,7 +251,7 @@ class Place:
         self.proven_at_s: float = NEVER_JUDGED
         self.breaker: Breaker = Breaker(give_up_after_s)
         self._cleared_at_s: float = -inf if is_known else NEVER_JUDGED
-        self._proven_then_s: float | None = None  # at the first failure since a success
+        self._proven_then_s: float | None = None  # time of the first failure since a success
         self._failing_since_s: float = NEVER_JUDGED
         self._counters = counters
         self._events = events
@@ -245,13 +265,14 @@ class Place:
 
     @property
     def is_cleared(self) -> bool:
-        """Whether what fails there is not its fault: it never worked, so the code is wrong; or what
-        is left counts as bad."""
+        """Whether failures there are not the place's fault: it never worked, so the code is wrong;
+        or all that is left counts as bad.
+        """
         return self._cleared_at_s >= self.proven_at_s
 
     def lacks_proof(self, judged_at_s: float, proven_at_s: float | None = None) -> bool:
-        """Whether a failure of what failed before, at ``judged_at_s``, may be the place's fault:
-        nothing that was sent since has succeeded.
+        """Whether the place may be to blame for a repeated failure: nothing that was sent after the
+        earlier failure, at ``judged_at_s``, has succeeded.
 
         Records that fail are found while others succeed; so nothing is lost by waiting for that.
         ``proven_at_s``: of a part of the place, if that has to show it.
@@ -260,14 +281,16 @@ class Place:
         return not self.is_cleared and judged_at_s > proven_at_s
 
     def fails_for_long(self, now_s: float) -> bool:
-        """Whether nothing has succeeded there for :data:`BAD_END_S`, which begin when this is first
-        asked after a success."""
+        """Whether nothing has succeeded there for :data:`BAD_END_S`.
+
+        The time starts with the first call after a success.
+        """
         if self._proven_then_s != self.proven_at_s:
             self._proven_then_s, self._failing_since_s = self.proven_at_s, now_s
         return now_s - self._failing_since_s >= BAD_END_S
 
     def clear_at_end(self, *, few_left: bool, now_s: float) -> bool:
-        """Clear it if what is left, all of which fails, counts as bad; return whether it does."""
+        """Clear the place if all that is left fails and counts as bad; return whether it does."""
         breaker = self.breaker
         if not few_left or breaker.has_refused or now_s - breaker.down_since_s < BAD_END_S:
             return False
@@ -284,7 +307,7 @@ class Place:
 
     @property
     def down(self) -> TargetWentDown | None:
-        """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
+        """Since when and why (nearly) nothing succeeds; None: calls succeed, or it is unknown."""
         return self._went_down(self.breaker.down_since_s) if self.breaker.is_down else None
 
     def note_failure(
@@ -297,7 +320,9 @@ class Place:
         is_refusal: bool = False,
         after_s: float | None = None,
     ) -> None:
-        """What has this ``number`` failed, perhaps by its fault; as :meth:`Breaker.on_failure`."""
+        """Count a failure of tuple ``number``, perhaps the place's fault; as
+        :meth:`Breaker.on_failure`.
+        """
         if self.breaker.on_failure(
             number,
             slots=slots,
@@ -309,7 +334,7 @@ class Place:
             self._go_down(now_s)
 
     def on_deadline(self, now_s: float) -> None:
-        """Time passed: it may count as down now, or as lost."""
+        """Let the place count as down, or as lost, if it is time."""
         if self.breaker.on_deadline(now_s):
             self._go_down(now_s)
 
@@ -321,15 +346,15 @@ class Place:
         return TargetWentDown(at_s=at_s, reason=breaker.reason, has_refused=breaker.has_refused)
 
     def on_success(self, sent_at_s: float, now_s: float) -> None:
-        """Something that was sent at ``sent_at_s`` was processed.
+        """Note the success of what was sent at ``sent_at_s``.
 
-        What was at work already when the first call failed says nothing of the place now.
+        If that was before the first failure, it says nothing about the place now.
         """
         if sent_at_s >= self.breaker.run_began_s:
             self.close("", now_s)
 
     def close(self, reason: str, now_s: float) -> None:
-        """It is not down, or not any more; ``reason`` says why, if nothing has succeeded."""
+        """Treat the place as up (again); ``reason`` says why, if nothing has succeeded."""
         asked, down_s = self.breaker.asked, self.breaker.close(now_s)
         if down_s is not None:
             self._counters.target_down_total_s += down_s

@@ -42,7 +42,7 @@ _GONE: Final = Liveness.GONE  # asked for each turn: a member of an enum costs .
 
 
 class Alarms:
-    """When to look at which bolt.  Not thread-safe."""
+    """When to look at each bolt next.  Not thread-safe."""
 
     __slots__ = ("_heap", "_order")
 
@@ -58,7 +58,7 @@ class Alarms:
             heappush(self._heap, (at_s, self._order, consumer))
 
     def next_s(self) -> float | None:
-        """When the next alarm rings, or None."""
+        """Return when the next alarm rings, or None."""
         heap = self._heap
         while heap and self._is_stale(heap[0]):
             heappop(heap)
@@ -67,8 +67,8 @@ class Alarms:
     def put_off(self, due_s: Callable[[AdaptiveFlowConsumer], float]) -> None:
         """Reset the first alarms if they would ring too early, by ``due_s``.
 
-        For drivers that hear of a bolt a few times a second: without it they wake up for alarms
-        more often than for messages.  It costs a heap operation for each bolt that was heard of.
+        For drivers that get a few messages a second from each bolt: without this, alarms would wake
+        them more often than messages do.  Costs a heap operation for each bolt that sent something.
         """
         heap = self._heap
         while heap:
@@ -92,7 +92,7 @@ class Alarms:
             if not self._is_stale(entry):
                 entry[2].alarm_s = NEVER
                 rung.append(entry[2])
-        for consumer in rung:  # each once, even if it is due again at once
+        for consumer in rung:  # each bolt once, even if it is due again at once
             at_s = due_s(consumer)
             if at_s <= now_s:
                 yield consumer
@@ -112,19 +112,21 @@ _ALIVE: Final = Liveness.ALIVE  # a name, as a member of an enum costs .1 us for
 
 
 class IdleListener(Protocol):
-    """What wants to know which bolts have nothing to do."""
+    """Called with the bolts that have nothing to do."""
 
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None: ...
 
 
 class SizeFor(Protocol):
-    """How many records the next tuple for a bolt should have at most, at least 1."""
+    """Returns the most records that the next tuple for a bolt should have, at least 1."""
 
     def __call__(self, consumer: AdaptiveFlowConsumer) -> int: ...
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
-    """Records of a tuple that was given up or dropped, with the bolts to blame (or the last)."""
+    """Records of a tuple that was given up or dropped, with the bolts to blame, or the last
+    bolt.
+    """
 
     records: Sequence[Record]
     bolt: str
@@ -134,13 +136,13 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
 class Book:
     """Part of ``TupleCore``; not thread-safe.
 
-    ``bolts``: those that are connected, by name; ``slots``: theirs in all.  ``to_come``: bolts that
-    are expected to connect, as far as is known.  ``pending``: tuples
-    that were sent at least once and are not settled, by id.  ``out``: bolts that nobody should wait
-    for (suspect, or full of tuples given up on).  ``events`` and ``orders`` wait for the driver.
-    ``is_all_out``: as far as is known, nothing is left that was never sent.
-    ``lost`` are tuples that the caller has to make something of.  ``records_share``: how many
-    records one that a tuple counts is; positions of a source by reference are fewer.
+    ``bolts``: the connected bolts, by name; ``slots``: their slots together.  ``to_come``: bolts
+    that are expected to connect, as far as is known.  ``pending``: tuples that were sent at least
+    once and are not settled, by id.  ``out``: bolts that no tuple should wait for (suspect, or full
+    of strays).  ``events`` and ``orders`` wait for the driver.  ``is_all_out``: as far as is known,
+    nothing is left that was never sent.  ``lost`` are tuples that the caller has to handle.
+    ``records_share``: records for each record that a tuple counts; less than 1 if it counts
+    positions of a source by reference.
     """
 
     def __init__(
@@ -165,13 +167,16 @@ class Book:
         self.is_all_out = False
         self.to_come: int = 0
         self.idle_listener: IdleListener | None = None
-        # What is different where tuples are ranges.
+        # What is different if tuples are ranges.
         self.consumer_type: type[AdaptiveFlowConsumer] = AdaptiveFlowConsumer
         self.size_for: SizeFor | None = None
         self.records_share: Callable[[], float] = lambda: 1.0
 
     def add_bolt(self, consumer: AdaptiveFlowConsumer) -> None:
-        """A bolt came.  Among very many the best is not looked for."""
+        """Add a bolt that connected.
+
+        If there are very many, switch to a dispatcher that does not look for the best.
+        """
         self.bolts[consumer.bolt] = consumer
         self.slots += consumer.slots
         if self.to_come:
@@ -181,12 +186,14 @@ class Book:
 
     @property
     def slots_expected(self) -> float:
-        """Slots in all, with those of bolts that are to come: as many each as others have."""
+        """Slots in all, including bolts that have not connected yet: each counts as an average
+        bolt.
+        """
         here = len(self.bolts)
         return self.slots * (here + self.to_come) / here if here else self.to_come
 
     def remove_bolt(self, bolt: str) -> AdaptiveFlowConsumer:
-        """A bolt that is there went; what it held is its caller's to move."""
+        """Remove a bolt; the tuples that it held are the caller's to move."""
         consumer = self.bolts.pop(bolt)
         self.slots -= consumer.slots
         self.out.discard(bolt)
@@ -195,11 +202,11 @@ class Book:
         return consumer
 
     def revoke(self, consumer: AdaptiveFlowConsumer, tuple_ids: list[int]) -> None:
-        """Ask a bolt to give these back, if it has not begun them."""
+        """Ask a bolt to give back those of the tuples that it has not begun."""
         self.orders.append(Revoke(consumer.bolt, tuple_ids))
 
     def take_back(self, flow_tuple: FlowTuple, now_s: float) -> None:
-        """Nobody waits any more for the bolt that holds ``flow_tuple``, if one does."""
+        """Stop waiting for the bolt that holds ``flow_tuple``, if one does."""
         holder = self.bolts.get(flow_tuple.held_by or "")
         if holder is not None and holder.let_stray(flow_tuple.tuple_id, now_s) is not None:
             self.changed(holder)
@@ -208,8 +215,8 @@ class Book:
     def has_other(self, avoid: Collection[str], flow_tuple: FlowTuple) -> bool:
         """Whether ``flow_tuple`` has a bolt to go to that is not in ``avoid``.
 
-        Where tuples are ranges, one that never failed does not wait for a bolt that stands still:
-        it avoids bolts that could not do it in time.
+        If tuples are ranges, a range that never failed does not wait for a stalled bolt: it avoids
+        bolts that could not finish it in time.
         """
         waits = self.size_for is None or flow_tuple.faults > 0
         return any(
@@ -220,22 +227,22 @@ class Book:
         )
 
     def let_go(self, flow_tuple: FlowTuple) -> None:
-        """``flow_tuple`` is neither done nor to be done here."""
+        """Forget ``flow_tuple``, which is not done and is not to be done here."""
         del self.pending[flow_tuple.tuple_id]
         self.counters.records_pending_now -= len(flow_tuple.cut.records)
 
     def changed(self, consumer: AdaptiveFlowConsumer) -> None:
-        """Something about ``consumer`` changed: it may have room now, be idle, or be out."""
+        """Note that ``consumer`` changed: it may have room now, be idle, or be out."""
         consumer.refresh()
         if consumer.has_room:
             self.dispatcher.note_room(consumer)
-        # One with strays may be at work on those.
+        # A bolt with strays may be working on them.
         if self.is_all_out and not (consumer.flight or consumer.strays):
             assert self.idle_listener is not None
             self.idle_listener.note_idle(consumer)
         if consumer.strays or self.out or consumer.liveness is not _ALIVE:
             if consumer.strays and not consumer.flight:
-                # Strays, and nothing else that would be watched.
+                # It has strays, and nothing else that a timer would watch.
                 self.alarms.set(consumer, consumer.strays.due_s(consumer.rtt.rto_s))
             if consumer.is_out:
                 self.out.add(consumer.bolt)

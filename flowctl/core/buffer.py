@@ -12,11 +12,11 @@ import msgspec
 from flowctl.core.carried import CarriedRecord
 from flowctl.core.records import NOTHING, Record
 
-NO_SIZE = -1  # of NOTHING, which is never sent
+NO_SIZE = -1  # the size of NOTHING, which is never sent
 _SCALAR_BYTES = 9  # msgpack's largest number: a tag and eight bytes
-# msgspec also takes sets, tuples, dates and more, but a bolt would get lists and text: whoever
-# offers records looks through them first (flowctl/wire/values.py), and makes those exact that hold
-# such parts.  This is only a stop for what was not looked through.
+# msgspec also takes sets, tuples, dates and more, but a bolt would get lists and text: callers
+# check records before they offer them (flowctl/wire/values.py), and make those exact that hold such
+# parts.  This only catches values that were not checked.
 _SENT_AS_THEY_ARE = (str, bytes, int, float, list, dict)
 _TEXTS = ({str}, {bytes})
 _encode = msgspec.msgpack.Encoder().encode
@@ -86,7 +86,7 @@ class Cut(msgspec.Struct, gc=False, eq=False):
         return len(self.records)
 
     def part(self, start: int, stop: int) -> Cut:
-        """Return its records ``start`` to ``stop``; their bytes are a share, not counted."""
+        """Return its records ``start`` to ``stop``; bytes are shared out evenly, not counted."""
         records = self.records[start:stop]
         size_bytes = self.size_bytes * len(records) // len(self.records)
         return Cut(self.partition, self.seq + start, records, size_bytes)
@@ -114,14 +114,14 @@ class SendBuffer:
         self, partition: str, seq: int, records: Sequence[Record], sizes: Sequence[int]
     ) -> None:
         """Append a run; ``sizes`` are its records' sizes in bytes."""
-        # A slice of a tuple is one, and the garbage collector soon leaves tuples of records alone;
-        # lists it would follow until they are acked.
+        # A tuple, as its slices are tuples too: the garbage collector soon stops tracking tuples of
+        # records, but would traverse lists until they are acked.
         self.runs.append(_Run(partition, seq, tuple(records), sizes))
         self.records += len(records)
         self.size_bytes += sum(sizes)
 
     def drop(self, partition: str) -> int:
-        """Take out all that is left of ``partition``; return how many records.  O(runs)."""
+        """Remove all that is left of ``partition``; return how many records that was.  O(runs)."""
         dropped = 0
         kept: deque[_Run] = deque()
         for run in self.runs:
@@ -135,7 +135,7 @@ class SendBuffer:
         return dropped
 
     def take_last(self) -> Cut:
-        """Take back the run that was put last, whole; nothing of it was cut yet."""
+        """Take back the run that was put last, whole; none of it may have been cut yet."""
         run = self.runs.pop()
         size_bytes = sum(run.sizes)
         self.records -= len(run.records)
@@ -178,9 +178,9 @@ class SendBuffer:
         if stop > len(records):
             stop = len(records)
         taken: Sequence[Record]
-        if stop - begin == 1:  # it goes whatever its size, and most of what follows is for more
+        if stop - begin == 1:  # one record goes whatever its size; the rest is mostly for more
             size_bytes = run.sizes[begin]
-            # Not a list: of 48,000 in flight the garbage collector would follow each.
+            # Not a list: with 48,000 in flight the garbage collector would traverse each.
             taken = (records[begin],)
         else:
             stop, size_bytes = self._fitting(run, begin, stop, bytes_max)
@@ -195,7 +195,9 @@ class SendBuffer:
 
     @staticmethod
     def _fitting(run: _Run, begin: int, stop: int, bytes_max: int) -> tuple[int, int]:
-        """Where the records from ``begin`` that fit end, ``stop`` at most, and their bytes."""
+        """Return where the records from ``begin`` that fit end, at most ``stop``, and their
+        bytes.
+        """
         sizes = run.sizes[begin:stop]
         if run.largest * len(sizes) > bytes_max:  # only then can the sum be too large
             fitting = sum(1 for total in accumulate(sizes) if total <= bytes_max)

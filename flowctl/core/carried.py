@@ -28,11 +28,11 @@ class Packed:
 class CarriedRecord(Record, frozen=True, array_like=True, gc=False):
     """A record whose ``value`` goes over the wire as ``packed``.
 
-    To everybody else it is a record like others.  Made with a :class:`Packed` in the value's
-    place, which is what an encoder finds; whoever reads ``value`` gets the value itself.
+    Otherwise it is a record like any other.  It is made with a :class:`Packed` in the value's
+    place, which encoders send as it is; reading ``value`` gives the plain value.
     """
 
-    if not TYPE_CHECKING:  # a field may not become a property, says the checker
+    if not TYPE_CHECKING:  # type checkers refuse a property in place of a field
 
         @property
         def value(self) -> Any:
@@ -45,7 +45,7 @@ class CarriedRecord(Record, frozen=True, array_like=True, gc=False):
 
 
 class CarriedEmitted(Emitted, frozen=True, array_like=True, gc=False):
-    """As :class:`CarriedRecord`, of what a topology's bolt emits."""
+    """Like :class:`CarriedRecord`, for a value that a topology's bolt emitted."""
 
     if not TYPE_CHECKING:
 
@@ -65,10 +65,10 @@ def record_of(position: Position, value: Any) -> Record:
 
 
 def wire_value(record: Record) -> Any:
-    """Return what :func:`record_of` would make the record's equal from."""
+    """Return the value or :class:`Packed` from which :func:`record_of` makes an equal record."""
     return record.packed if isinstance(record, CarriedRecord) else record.value
 
 
 def plain_value(value: Any) -> Any:
-    """Return the value itself, of what may be :class:`Packed`."""
+    """Return the plain value of a value that may be :class:`Packed`."""
     return value.value if value.__class__ is Packed else value

@@ -1,4 +1,6 @@
-"""What is done: records leave the books, and what ``process`` rejected goes its own way."""
+"""Completion of tuples: done records leave the books, and rejected records go to the dead
+letter.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ class Completion:
         self._failures = failures
 
     def settle(self, flow_tuple: FlowTuple, bolt: str, ack: DetailedAck, now_s: float) -> None:
-        """``flow_tuple`` is done, but for the records of it that ``process`` rejected.
+        """Mark ``flow_tuple`` done, except for the records that ``process`` rejected.
 
-        Those wait for the dead letter as tuples of their own; without one they are counted, and
-        done as well.
+        Those wait for the dead letter as separate tuples; without a dead letter they are counted,
+        and done as well.
         """
         self._counters.records_left_out += ack.left_out
         if not ack.rejected:
@@ -42,8 +44,8 @@ class Completion:
             self.complete(flow_tuple, now_s)
 
     def complete(self, flow_tuple: FlowTuple, now_s: float) -> None:
-        """All of ``flow_tuple`` is done."""
-        # Once for each tuple: no loop, and no call that can be spared.
+        """Mark all of ``flow_tuple`` done."""
+        # Called for each tuple: no loop, and no call that can be avoided.
         cut, counters = flow_tuple.cut, self._counters
         del self._pending[flow_tuple.tuple_id]
         counters.tuples_acked += 1
@@ -55,7 +57,9 @@ class Completion:
             self._note_done(flow_tuple, now_s)
 
     def _complete_parts(self, flow_tuple: FlowTuple, done: Sequence[Cut], now_s: float) -> None:
-        """These parts of ``flow_tuple`` are done, and the rest went on as tuples of their own."""
+        """Mark the parts ``done`` of ``flow_tuple`` done; the rest of it goes on as separate
+        tuples.
+        """
         counters = self._counters
         del self._pending[flow_tuple.tuple_id]
         counters.tuples_acked += 1
@@ -74,7 +78,7 @@ class Completion:
     def _without(
         self, flow_tuple: FlowTuple, rejected: Sequence[Rejected], now_s: float
     ) -> list[Cut]:
-        """Send the rejected records to the dead letter; return what lies between them."""
+        """Send the rejected records to the dead letter; return the parts between them."""
         book, cut = self._book, flow_tuple.cut
         between: list[Cut] = []
         start = 0

@@ -22,11 +22,12 @@ from flowctl.core.window import AckSample, WindowPolicy, make_policy
 
 
 class Strays(dict[int, float]):
-    """Tuple id → when we stopped waiting for it, oldest first.
+    """Tuples that the spout stopped waiting for, but which the bolt may still hold: id → since
+    when, oldest first.
 
-    They take room in the bolt's window until it is known that they are gone, so that a bolt never
-    holds more than its window.  ``are_told``: the bolt's heartbeats tell what it holds, so that
-    time alone means nothing.  Part of ``AdaptiveFlowConsumer``; not thread-safe.
+    They take room in the bolt's window until they are known to be gone, so that a bolt never holds
+    more than its window.  ``are_told``: the bolt's heartbeats report what it holds, so that time
+    alone decides nothing.  Part of ``AdaptiveFlowConsumer``; not thread-safe.
     """
 
     __slots__ = ("are_told",)
@@ -35,54 +36,57 @@ class Strays(dict[int, float]):
         self.are_told: bool = False
 
     def end(self, tuple_id: int) -> bool:
-        """The bolt is rid of it; return whether it was one."""
+        """Remove a tuple that the bolt no longer holds; return whether it was a stray."""
         return self.pop(tuple_id, None) is not None
 
     def forget_before(self, sent_at_s: float) -> None:
-        """The bolt acked a tuple that was sent then: it must be rid of what was given up before.
+        """Forget strays given up before ``sent_at_s``, as the bolt acked a tuple sent then.
 
-        It takes tuples in order, so such a stray was lost or is in a slot of its own.
+        A bolt takes tuples in order, so such a stray was lost or is in another slot.
         """
         for tuple_id, since_s in list(self.items()):
             if since_s < sent_at_s:
                 del self[tuple_id]
 
     def keep_at_most(self, holds: int, *, before_s: float) -> None:
-        """The bolt says that it holds ``holds`` tuples: strays beyond those are gone.
+        """Keep at most ``holds`` strays, as the bolt reports that it holds so few tuples.
 
-        One given up after ``before_s`` may have been on its way when the bolt said so.
+        A tuple given up after ``before_s`` stays: it may have been on its way when the bolt sent
+        that.
         """
         for tuple_id, since_s in list(self.items())[: max(0, len(self) - holds)]:
             if since_s <= before_s:
                 del self[tuple_id]
 
     def drop_due(self, rto_s: float, now_s: float) -> None:
-        """Give up those whose time has come by :meth:`due_s`."""
-        while self.due_s(rto_s) <= now_s:  # the same sum, or an alarm would ring for ever
+        """Forget the strays whose time has come by :meth:`due_s`."""
+        while self.due_s(rto_s) <= now_s:  # the same sum as there, or an alarm would ring for ever
             del self[next(iter(self))]
 
     def renew(self, now_s: float) -> None:
-        """Wait for them from now on, as if they had just been given up."""
+        """Restart the time of all strays, as if they had just been given up."""
         for tuple_id in self:
             self[tuple_id] = now_s
 
     def due_s(self, rto_s: float) -> float:
-        """When to give up the oldest one, if the bolt does not report what it holds.
+        """Return when to forget the oldest stray, if the bolt does not report what it holds.
 
-        Without that, one lost tuple would take its place in the window for ever (S48).
+        Otherwise one lost tuple would take up room in the window for ever (S48).
         """
         return next(iter(self.values())) + rto_s if self and not self.are_told else inf
 
     def is_unheard(self, heard_at_s: float) -> bool:
-        """Whether the bolt, last heard then, said nothing since the oldest was given up."""
+        """Whether the bolt, last heard at ``heard_at_s``, has been silent since the oldest stray
+        was given up.
+        """
         return bool(self) and not self.are_told and heard_at_s <= next(iter(self.values()))
 
 
 # -- A bolt's state for people, and the events that report its state and its window ------------
 
 
-# Report a window change only if it is at least 1/16 of the window: of one of 200, single steps are
-# noise, and an event costs as much as an ack.
+# Report a window change only if it is at least 1/16 of the window: in a window of 200, single steps
+# are noise, and an event costs as much as an ack.
 _TELL_WINDOW = 16
 _NORMAL: Final = BoltState.NORMAL  # names: a member of an enum costs .1 us, its hash for a key .3
 _IN_RANGE: Final = Signal.IN_RANGE
@@ -101,7 +105,7 @@ class StateTeller:
         self._window_told = int(policy.window)
 
     def signal(self, signal: Signal, now_s: float, rtt_s: float | None) -> None:
-        """The policy made something of an ack, an expiry or a refusal."""
+        """Note what the window policy made of an ack, an expiry or a refusal."""
         before, after = self._window_told, int(self._policy.window)
         if after != before and abs(after - before) * _TELL_WINDOW >= before:
             self._window_told = after
@@ -110,12 +114,12 @@ class StateTeller:
                     at_s=now_s, bolt=self._bolt, before=before, after=after, reason=signal.value
                 )
             )
-        if signal is _IN_RANGE and self.state is _NORMAL:  # nearly always: it stays so
+        if signal is _IN_RANGE and self.state is _NORMAL:  # the usual case: the state stays
             return
         self.enter(TRANSITIONS[self.state, signal], signal.value, now_s, rtt_s)
 
     def enter(self, state: BoltState, reason: str, now_s: float, rtt_s: float | None) -> None:
-        """Be in ``state`` from now on."""
+        """Change to ``state``, and report that."""
         if state is self.state:
             return
         self._events.append(
@@ -140,9 +144,9 @@ NOT_QUEUED: Final = NEVER
 # Names, as a member of an enum costs .2 us for each tuple.
 _ALIVE: Final = Liveness.ALIVE
 _BUSY: Final = BoltState.BUSY
-# Every fourth is kept for people, and nothing is decided by it.
+# Every fourth time is kept for display; no decision depends on it.
 _RTT_EVERY = 4
-# Until a bolt's own service time is known by so many acks, that of all bolts counts as well.
+# Until a bolt has this many acks, the mean service time of all bolts counts beside its own.
 _SAMPLES_MIN = 4
 
 
@@ -164,14 +168,14 @@ class NewBolt(NamedTuple):
 class AdaptiveFlowConsumer:
     """What the spout knows of one bolt.  Not thread-safe; owned by ``TupleCore``.
 
-    ``flight`` holds the tuples it was sent and is waited for, oldest first.  ``strays`` are
-    those it may still hold though nobody waits for it any more (expired, or done elsewhere).
-    ``is_fifo``: one slot, and acks come in the order of sending, so that the ack of a later tuple
-    proves an earlier one lost.
+    ``flight`` holds the tuples sent to it whose acks are waited for, oldest first.  ``strays`` are
+    tuples that it may still hold although their acks are not waited for any more (expired, or done
+    elsewhere).  ``is_fifo``: one slot, and acks come in the order of sending, so that the ack of a
+    later tuple proves an earlier one lost.
 
-    ``has_room``: it was heard of lately, and holds less work than its window, or has a free slot
-    and fewer tuples than its window (S10).  ``completion_s``: how long until a tuple of mean size
-    would be acked, if sent now.  Both are as of the last :meth:`refresh`; sending refreshes.
+    ``has_room``: it was heard recently, and holds less work than its window, or has a free slot and
+    fewer tuples than its window (S10).  ``completion_s``: how long until a tuple of mean size would
+    be acked, if sent now.  Both are as of the last :meth:`refresh`; sending refreshes.
     """
 
     __slots__ = (
@@ -200,26 +204,26 @@ class AdaptiveFlowConsumer:
         self.service: ServiceModel = ServiceModel(pool)
         self._teller = StateTeller(bolt, self.policy, events)
         self.flight: dict[int, FlowTuple] = {}
-        self.records_held: int = 0  # of the tuples in flight
-        self.bytes_held: int = 0  # as above
+        self.records_held: int = 0  # records of the tuples in flight
+        self.bytes_held: int = 0  # bytes of the tuples in flight
         self.strays: Strays = Strays()
         self.heard_at_s: float = now_s
         self.sends_heartbeats: bool = False
-        self.idle_said_at_s: float = -NEVER  # its last heartbeat, if that said: nothing waits
-        self.begun: Ids = ()  # what it is at work on, by its last heartbeat
-        self.arrived: float = NEVER  # how many tuples had come to it then, if it counts them
+        self.idle_said_at_s: float = -NEVER  # when its last heartbeat came, if nothing waits
+        self.begun: Ids = ()  # tuples in progress, by its last heartbeat
+        self.arrived: float = NEVER  # tuples that had reached it then, if counted
         self.armed_at_s: float = now_s  # since when the oldest tuple in flight is waited for
-        self.slow_since_s: float = now_s  # the same, of the one that made it slow
-        self._is_full = False  # by its last heartbeat: all slots at work
+        self.slow_since_s: float = now_s  # the same for the tuple that made it slow
+        self._is_full = False  # all slots busy, by its last heartbeat
         self.liveness: Liveness = Liveness.ALIVE
-        self.rests_until_s: float = -NEVER  # where it rests
+        self.rests_until_s: float = -NEVER  # until when it rests
         self.refused_in_a_row: int = 0
         self.suspect_since_s: float = now_s
-        self.alarm_s: float = NEVER  # when the spout will look at it next; the alarms' to set
-        self.queued_s: float = NOT_QUEUED  # the dispatcher's to set, and its place there
+        self.alarm_s: float = NEVER  # the spout's next look; set by the alarms
+        self.queued_s: float = NOT_QUEUED  # set by the dispatcher, like ``place``
         self.place: int = -1
         self.sent: int = 0
-        self.called: int = 0  # calls of a topology's bolt: they come like tuples
+        self.called: int = 0  # calls sent to a topology's bolt, beside tuples
         self.acked, self.records_acked, self.moved_away = counts
         self.times: BoltTimes = BoltTimes(self.service.pool.times)
         self._full_at_s = -NEVER  # when a tuple last filled the window
@@ -232,39 +236,43 @@ class AdaptiveFlowConsumer:
 
     @property
     def state(self) -> BoltState:
-        """NORMAL, SLOW or BUSY, for people: nothing is decided by it."""
+        """NORMAL, SLOW or BUSY, for display: no decision depends on it."""
         return self._teller.state
 
     @property
     def window(self) -> int:
-        """The most tuples that the bolt may hold now; where it is counted in work, about."""
+        """The most tuples that the bolt may hold now; about, if the window is counted in work."""
         return int(self.policy.window)
 
     @property
     def held(self) -> int:
-        """The tuples that the bolt holds, as far as can be known."""
+        """The number of tuples that the bolt holds, as far as can be known."""
         return len(self.flight) + len(self.strays)
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it is silent: suspect or down."""
+        """Whether it counts as suspect or down, because it is silent."""
         return self.liveness in SILENT
 
     @property
     def is_out(self) -> bool:
-        """Whether no tuple should wait for it: suspect, to leave, or only strays in its window."""
+        """Whether no tuple should wait for it: it is suspect, about to leave, or has only strays in
+        its window.
+        """
         if self.is_suspect or self._bytes_max < 0:
             return True
         return not (self.flight or self.has_room or self.liveness is Liveness.RESTING)
 
     @property
     def is_mute(self) -> bool:
-        """Whether it sends no heartbeats and was not heard since it let a tuple expire."""
+        """Whether it sends no heartbeats and has been silent since a tuple expired on it."""
         return self.strays.is_unheard(self.heard_at_s)
 
     @property
     def watches_signs(self) -> bool:
-        """Whether heartbeats and the order of acks decide about its tuples, not the clock alone."""
+        """Whether heartbeats and the order of acks decide about its tuples, and not only the
+        clock.
+        """
         return self._by_signs and self.sends_heartbeats
 
     def work_s(self) -> float:
@@ -293,13 +301,13 @@ class AdaptiveFlowConsumer:
             if work_s < work_max_s:
                 has_room = held < self._window_max
             else:
-                # A large tuple keeps its slot busy, however much work it is; others are free.
+                # A large tuple keeps its slot busy, however much work it is; other slots are free.
                 has_room = held < self.slots and held < int(policy.window)
             self.has_room = has_room and not (strays and self.is_mute)
         if service.samples >= _SAMPLES_MIN:
             self.completion_s: float = work_s / self.slots + mean_s + service.path_s
         else:
-            # While nobody knows anything, what each holds decides.
+            # While no times are known, the number of tuples that each bolt holds decides.
             pool = service.pool
             service_s = max(mean_s, pool.mean_s) or 1.0
             path_s = service.path_s if service.samples else pool.path_s
@@ -308,7 +316,9 @@ class AdaptiveFlowConsumer:
     # -- tuples go and come --------------------------------------------------------------
 
     def on_sent(self, flow_tuple: FlowTuple, now_s: float, window_limited: bool) -> None:
-        """A tuple goes to the bolt now, which its window may have delayed; its time-out starts."""
+        """Note that a tuple is sent to the bolt now, perhaps delayed by its window; its time-out
+        starts.
+        """
         sent = self.sent
         if not self.flight:
             self.armed_at_s = now_s
@@ -327,16 +337,16 @@ class AdaptiveFlowConsumer:
             self._full_at_s = now_s
 
     def on_called(self) -> None:
-        """A call goes to it, which counts in no window."""
+        """Note that a call is sent to it, which counts in no window."""
         self.called += 1
 
     def _hold(self, size_bytes: int) -> None:
-        """So much more is in flight, here and in all; less if negative."""
+        """Count ``size_bytes`` more in flight, here and in all; less if negative."""
         self.bytes_held += size_bytes
         self.service.pool.bytes_held += size_bytes
 
     def take_out(self, tuple_id: int) -> FlowTuple | None:
-        """A tuple is not waited for any more; None if it was not in flight."""
+        """Stop waiting for a tuple and return it; None if it was not in flight."""
         flow_tuple = self.flight.pop(tuple_id, None)
         if flow_tuple is not None:
             self.records_held -= len(flow_tuple.cut.records)
@@ -344,13 +354,13 @@ class AdaptiveFlowConsumer:
         return flow_tuple
 
     def let_stray(self, tuple_id: int, now_s: float) -> FlowTuple | None:
-        """A tuple is not waited for any more, but the bolt may have it still; None: it had not."""
+        """Stop waiting for a tuple that the bolt may still have; None if it was not in flight."""
         if (flow_tuple := self.take_out(tuple_id)) is not None:
             self.strays[tuple_id] = now_s
         return flow_tuple
 
     def take_all(self) -> list[FlowTuple]:
-        """Nothing is waited for any more; return what was, oldest first."""
+        """Stop waiting for all tuples; return those that were in flight, oldest first."""
         held = list(self.flight.values())
         self.flight.clear()
         self.records_held = 0
@@ -358,14 +368,14 @@ class AdaptiveFlowConsumer:
         return held
 
     def leave(self) -> None:
-        """The bolt went: it gets nothing more, and what it knew of strays is void."""
+        """Note that the bolt went: it gets nothing more, and its strays are forgotten."""
         self._see(Sign.LEFT)
         self.has_room = False
         self.strays.clear()
         self.service.leave()
 
     def restore(self, flow_tuples: Sequence[FlowTuple], now_s: float) -> None:
-        """These strays are waited for again, before all else that it holds."""
+        """Wait for these strays again, before all else that it holds."""
         self.moved_away -= len(flow_tuples)
         for flow_tuple in (*flow_tuples, *self.take_all()):
             self.strays.end(flow_tuple.tuple_id)
@@ -375,19 +385,19 @@ class AdaptiveFlowConsumer:
         self.armed_at_s = now_s
 
     def on_moved(self) -> None:
-        """What it gave back, or did not ack, goes to another bolt."""
+        """Note that a tuple it gave back, or did not ack, goes to another bolt."""
         self.moved_away += 1
 
     def wait_anew(self, now_s: float) -> None:
-        """The oldest tuple in flight is waited for from now on."""
+        """Restart the timer of the oldest tuple in flight."""
         self.armed_at_s = now_s
 
     def stop_sending(self) -> None:
-        """It is to leave: it never has room again."""
-        self._bytes_max = -1  # not even an empty one holds less
+        """Give it no room again, because it is about to leave."""
+        self._bytes_max = -1  # no bolt holds less than nothing, so none has room
 
     def on_ack(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
-        """An ack of a tuple in flight: take its time, move window and state."""
+        """Take the times of a tuple's ack, and update window and state."""
         cut, sent_at_s = flow_tuple.cut, flow_tuple.sent_at_s
         records, rtt_s = len(cut.records), now_s - sent_at_s
         del self.flight[flow_tuple.tuple_id]
@@ -414,7 +424,7 @@ class AdaptiveFlowConsumer:
             self._teller.signal(Signal.IN_RANGE, now_s, rtt_s)
 
     def on_late_ack(self, flow_tuple: FlowTuple, now_s: float) -> None:
-        """It processed a tuple that was not waited for any more."""
+        """Note that it processed a tuple whose ack was not waited for any more."""
         self.refused_in_a_row = 0
         self.service.end_first_call()
         self.acked += 1
@@ -424,7 +434,9 @@ class AdaptiveFlowConsumer:
             self.rtt.on_spurious(now_s)
 
     def on_refused(self, sent_at_s: float, now_s: float) -> None:
-        """The target refused it: SLOW, its window shrinks; it rests unless other slots work."""
+        """Note that the target refused its tuple: SLOW, the window shrinks; it rests unless other
+        slots work.
+        """
         self.policy.on_expired(now_s, sent_at_s)
         self._teller.signal(Signal.REFUSED, now_s, None)
         self.armed_at_s = now_s
@@ -440,7 +452,7 @@ class AdaptiveFlowConsumer:
         if not self.acked % _RTT_EVERY:
             self.times.keep(rtt_s, wait_s, service_s)
         if wait_s is None or service_s is None:
-            # Its slot's share of the time since the ack before: an RTT is mostly queue and path.
+            # The share of one slot in the time since the last ack: an RTT is mostly queue and path.
             busy_s = min(rtt_s, (now_s - self.armed_at_s) * self.slots)
             self.service.on_sample(now_s, busy_s, 0.0, records)
             self.rtt.on_sample(now_s, rtt_s, is_checked=False)
@@ -449,26 +461,28 @@ class AdaptiveFlowConsumer:
         self.service.is_told = True
         path_s = unqueued_s - service_s
         self.service.on_sample(now_s, service_s, path_s, records)
-        # Each ack restarts the timer of a bolt that is watched: no tuple's wait counts.
+        # Each ack restarts the timer of a watched bolt: the wait of single tuples does not count.
         checked = self._by_signs and self.sends_heartbeats
         self.rtt.on_sample(now_s, unqueued_s if checked else rtt_s, is_checked=checked)
 
     def drop_old_strays(self, now_s: float, *, may_try: bool = True) -> None:
-        """Give up the strays whose time has come; ``may_try``: even if it is mute."""
+        """Forget the strays whose time has come; ``may_try``: even if the bolt is mute."""
         if may_try or not self.is_mute:
             self.strays.drop_due(self.rtt.rto_s, now_s)
         else:
             self.strays.renew(now_s)
 
     def on_expired(self, overdue: Sequence[FlowTuple], now_s: float, *, silent: bool) -> None:
-        """A time-out fired: BUSY, the window shrinks by one at once (S6), the RTO backs off."""
+        """Note that a time-out fired: BUSY, the window shrinks by one at once (S6), the RTO backs
+        off.
+        """
         for flow_tuple in overdue:
             self.policy.on_expired(now_s, flow_tuple.sent_at_s)
         self.rtt.back_off(now_s)
         self._teller.signal(Signal.SILENT if silent else Signal.EXPIRED, now_s, None)
 
     def on_heartbeat(self, beat: Heartbeat, now_s: float) -> None:
-        """It says what it holds: strays beyond those are gone."""
+        """Take what its heartbeat says it holds: strays beyond that are gone."""
         holds, begun = beat.holds, beat.begun
         self.sends_heartbeats = self.strays.are_told = True
         self.idle_said_at_s = -NEVER if holds > len(begun) else now_s
@@ -481,9 +495,9 @@ class AdaptiveFlowConsumer:
             self.strays.keep_at_most(holds, before_s=now_s - self._settings.timeout.silence_s)
 
     def on_heard(self, now_s: float) -> bool:
-        """It said something; return whether it was suspect until now."""
+        """Note that a message came from it; return whether it was suspect until now."""
         self.heard_at_s = now_s
-        if self.liveness is _ALIVE:  # nearly always, and asked for each message
+        if self.liveness is _ALIVE:  # the usual case, and asked for each message
             return False
         was_suspect = self.is_suspect
         self._see(Sign.HEARD)
@@ -492,12 +506,16 @@ class AdaptiveFlowConsumer:
         return was_suspect
 
     def on_answered(self) -> None:
-        """It no longer holds a tuple: it acked or failed it, or gave back all that it held."""
+        """Note that it no longer holds a tuple: it acked or failed it, or gave back all that it
+        held.
+        """
         if self.liveness is not _ALIVE:
             self._see(Sign.ANSWERED)
 
     def on_silent(self, now_s: float) -> None:
-        """Nothing was heard for too long: suspect, it gets no more until it speaks; then down."""
+        """Note that it was silent for too long: suspect, it gets no more until a message comes;
+        then down.
+        """
         if self.is_suspect:
             self._see(Sign.STILL_SILENT)
         else:
@@ -512,7 +530,9 @@ class AdaptiveFlowConsumer:
         self.liveness = LIVENESS[self.liveness, sign]
 
     def on_overdue(self, now_s: float) -> None:
-        """Its oldest tuple is overdue and it is alive: nothing more until it acks or has a slot."""
+        """Note that its oldest tuple is overdue although it is alive: it gets nothing more until it
+        acks or has a free slot.
+        """
         if self.liveness is _ALIVE:
             self.slow_since_s = self.armed_at_s
         self._see(Sign.OVERDUE if self._is_full else Sign.HAS_SLOT)

@@ -1,9 +1,9 @@
 """What a call costs, whatever its size, and what a record: S(n) = a + b n, from sizes and times.
 
 Two ways to learn it (ADR 21).  :class:`CallCost` is for one caller, whose calls come one after the
-other: batches of a range or of a stream.  :class:`ServicePool` is for all bolts of a spout, which
-have speeds of their own, and whose acks come in any order.  The size of the next call is decided by
-those who ask: :mod:`flowctl.core.sizing`, ``bolts/range_pace.py``, ``delivery/batch_rows.py``.
+other: batches of a range or a stream, rows of a partition.  :class:`ServicePool` is for all bolts
+of a spout, which have speeds of their own, and whose acks come in any order.  Those who ask decide
+on the size of the next call: :mod:`flowctl.core.sizing`, ``bolts/range_pace.py``, ``delivery/``.
 """
 
 from __future__ import annotations
@@ -76,9 +76,14 @@ class CallCost:
         return self.call_s + self.record_s * records
 
     @property
+    def call_error_s(self) -> float:
+        """By how much ``call_s`` may be wrong."""
+        return _SURE_ERRORS * sqrt(self._call_var)
+
+    @property
     def sure_call_s(self) -> float:
         """The part of ``call_s`` that is sure [s]; 0: none."""
-        return max(0.0, self.call_s - _SURE_ERRORS * sqrt(max(0.0, self._call_var)))
+        return max(0.0, self.call_s - self.call_error_s)
 
     def most_record_s(self, records: int) -> float:
         """Return what a record costs at most: if all but the sure part of a is the records'."""
@@ -566,12 +571,8 @@ class ServiceModel:
     def _weigh(self, scale: float) -> None:
         """Weigh all tuples so far by the r that is known now."""
         self._weighed = self.pool.fixed_records
-        self._w *= scale
-        self._n *= scale
-        self._s *= scale
-        self._nn *= scale
-        self._ns *= scale
-        self._ss *= scale
+        line = self._w, self._n, self._s, self._nn, self._ns, self._ss
+        self._w, self._n, self._s, self._nn, self._ns, self._ss = (scale * sum_ for sum_ in line)
 
     def leave(self) -> None:
         """Take the bolt, which went, out of the pool."""

@@ -1,5 +1,6 @@
-"""What happened in a run, in numbers: each is defined here, and nowhere else.
+"""What a core counts: each number is defined here, and nowhere else.
 
+What a run counts itself (saves, bytes, rates) is ``RunNumbers`` in ``instrumentation/snapshot.py``.
 Snapshots and the report are :class:`Counters` too, so ``--report``, ``/metrics`` and the event
 ``run_finished`` have every number by the name that it has here.
 """

@@ -17,8 +17,8 @@ _ROUNDING = 1 + 1e-9
 # The heap may hold this many dead entries for each live one before it is swept.
 _DEAD_PER_LIVE = 3
 _HEAP_MIN = 64  # below it sweeping saves nothing
-# With more bolts than this the better of two is taken: with 10,000 the heap cost 2 us of 13 a
-# tuple, and among so many the best is hardly better than the better of two.
+# With more bolts than this the better of two is taken: with 10,000 bolts the heap cost 2 us of the
+# 13 us for a tuple, and the best of all is hardly better than the better of two.
 EXACT_MAX = 256
 # Sending to one more bolt costs the driver a system call of some 10 us (benchmarks, crowd).  A bolt
 # waits while it sends to all that have room; half of that time is slack.
@@ -29,10 +29,10 @@ class Dispatcher(Protocol):
     """Chooses among bolts with room.  Not thread-safe."""
 
     def note_room(self, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` may have room now: it came, acked, grew, or spoke again."""
+        """Note that ``consumer`` may have room now: it came, acked, grew, or is heard again."""
 
     def forget(self, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` went and does not come back."""
+        """Note that ``consumer`` went and does not come back."""
 
     def pick(self, avoid: Set[str] = _NOBODY) -> AdaptiveFlowConsumer | None:
         """Return a bolt with room that is not in ``avoid``, or None."""
@@ -46,7 +46,7 @@ def make_dispatcher(settings: CoreSettings) -> Dispatcher:
 
 
 def is_by_completion(settings: CoreSettings) -> bool:
-    """Whether the bolt that would be done first comes first."""
+    """Whether the bolt that would be done first gets the next tuple."""
     choice = settings.dispatch.choice
     if choice == "auto":
         return settings.window.policy == "just_full"
@@ -54,7 +54,7 @@ def is_by_completion(settings: CoreSettings) -> bool:
 
 
 def done_in_s(consumer: AdaptiveFlowConsumer) -> float:
-    """As its ``completion_s``, but by its own acks alone where it has any, however few."""
+    """Like its ``completion_s``, but from its own acks alone once it has any."""
     service = consumer.service
     if not service.samples:
         return consumer.completion_s
@@ -64,9 +64,9 @@ def done_in_s(consumer: AdaptiveFlowConsumer) -> float:
 class RoundRobin:
     """A ring of the bolts that may have room.
 
-    A bolt that is found full leaves the ring and comes back at its next ack, so a pick costs
-    O(1) amortised, whatever the number of bolts; with ``avoid``, O(len(avoid)) more.  Without
-    ``skips`` the ring waits for a bolt that is full: blind, as a baseline.
+    A bolt that is found full leaves the ring and comes back at its next ack, so a pick costs O(1)
+    amortised, whatever the number of bolts; with ``avoid``, O(len(avoid)) more.  Without ``skips``
+    the ring waits for a full bolt: a blind baseline to compare with.
 
     Among very many with room, one whose tuples would be done sooner than the driver could send to
     the others gets several, which go out with one system call.
@@ -85,7 +85,7 @@ class RoundRobin:
             self._ring.append(consumer)
 
     def forget(self, consumer: AdaptiveFlowConsumer) -> None:
-        """It leaves the ring when its turn comes: it has no room."""
+        """Forget a bolt that went; it leaves the ring when its turn comes, as it has no room."""
 
     def pick(self, avoid: Set[str] = _NOBODY) -> AdaptiveFlowConsumer | None:
         ring = self._ring
@@ -145,11 +145,10 @@ class BetterOfTwo(RoundRobin):
 class LeastCompletion:
     """A heap of the bolts that may have room, by when a tuple sent now would be done.
 
-    That is :attr:`AdaptiveFlowConsumer.completion_s`: the work it holds, this tuple's service,
-    the path.  An ack makes it earlier and adds an entry; a sending makes it later, which is found
-    when the entry comes to the top: O(log N) each, amortised.  Among equals the one that was noted
-    first goes first.  With ``avoid``, O(len(avoid) log N).
-
+    That is :attr:`AdaptiveFlowConsumer.completion_s`: the work it holds, this tuple's service, the
+    path.  An ack makes it earlier and adds an entry; a sending makes it later, which is found when
+    the entry comes to the top: O(log N) each, amortised.  If times are equal, the bolt that was
+    noted first goes first.  With ``avoid``, O(len(avoid) log N).
     """
 
     __slots__ = ("_heap", "_live", "_members", "_order", "_places")
@@ -204,7 +203,7 @@ class LeastCompletion:
             queued_s, _, place = heap[0]
             consumer = members.get(place)
             if consumer is None or queued_s != consumer.queued_s:
-                heappop(heap)  # dead: an earlier one was added, or it was taken out, or went
+                heappop(heap)  # dead: there is a newer entry, or the bolt was taken out, or it went
                 continue
             if not consumer.has_room:
                 heappop(heap)
@@ -231,7 +230,9 @@ class LeastCompletion:
 
 
 def dispatcher_for(many: Iterable[AdaptiveFlowConsumer]) -> Dispatcher:
-    """Return what goes on from :class:`LeastCompletion` when there are more than ``EXACT_MAX``."""
+    """Return the dispatcher that replaces :class:`LeastCompletion` for more than ``EXACT_MAX``
+    bolts.
+    """
     dispatcher = BetterOfTwo()
     for consumer in many:
         consumer.queued_s = NOT_QUEUED

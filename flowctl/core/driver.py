@@ -4,8 +4,8 @@ A core decides and does nothing else: it reads no clock, sends nothing and store
 :class:`flowctl.core.spout.SpoutCore` is one for a single stage, a topology's core one for several;
 the sender thread, the simulator, a spout that is driven by hand and the tests drive them.
 
-**The lock.**  A core is not thread-safe and has no lock.  Whoever creates it owns one, and holds it
-for each call and for each read of a getter.  Hold it for decisions only, never for I/O: emissions,
+**The lock.** A core is not thread-safe and has no lock.  Its creator owns one, and holds it for
+each call and for each read of a getter.  Hold it for decisions only, never for I/O: emissions,
 orders, events and dead letters are values, to be sent or stored after it is released.
 
 **Time.**  ``now_s`` is in seconds, monotonic, from a clock of the driver's choice, and is never
@@ -55,11 +55,13 @@ from flowctl.core.messages import Ack, Emission, Fail, Heartbeat, Order, Revoked
 from flowctl.core.records import AckOutcome, Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import CoreSettings
 
-_UNBOUNDED: Final = 1 << 62  # more than any turn gives, in tuples or in bytes
+_UNBOUNDED: Final = 1 << 62  # more tuples, and more bytes, than any turn gives
 
 
 class PartitionHandover(Protocol):
-    """Each call as in :class:`flowctl.core.handover.Handover`."""
+    """Partitions that move between drivers; for each call see
+    :class:`flowctl.core.handover.Handover`.
+    """
 
     def give(self, partition: str, state: PartitionCheckpoint, *, now_s: float) -> None: ...
     def hold_back(self, partition: str) -> int: ...
@@ -93,7 +95,10 @@ class DriverIntake(Protocol):
 
 
 class DriverCore(Protocol):
-    """Each call as in :class:`flowctl.core.spout.SpoutCore`.  Not thread-safe."""
+    """The calls that a driver makes; for each see :class:`flowctl.core.spout.SpoutCore`.
+
+    Not thread-safe.
+    """
 
     @property
     def settings(self) -> CoreSettings: ...
@@ -156,7 +161,8 @@ class DriverCore(Protocol):
 
 
 class Turn(NamedTuple):
-    """What a core wants done now: values of the driver's, to be handled without the lock.
+    """What a core wants done now.  The values belong to the driver and are handled without the
+    lock.
 
     ``next_s``: when to pump again even if nothing happens until then; None: never.  ``is_more``:
     a bound of :func:`pump`, and nothing else, ended the emissions, so pump again at once.
@@ -181,9 +187,9 @@ def pump(
 ) -> Turn:
     """Take one turn of ``core``: let time pass, then poll everything, in the order of the contract.
 
-    ``heard_until_s``: everything that bolts said until then has been handed to the core.  Deadlines
-    are judged by that time where it is earlier than ``now_s``: an ack that waits to be read must
-    not count as silence.
+    ``heard_until_s``: all messages that bolts had sent by then have been handed to the core.
+    Deadlines are judged by that time where it is earlier than ``now_s``: an ack that waits to be
+    read must not count as silence.
 
     At most ``emits_max`` emissions, and none after their records make ``bytes_max`` (None: as many
     as windows allow).  ``refill``, for a driver that can read its source at once, offers records;
@@ -227,15 +233,16 @@ class CollectingCore(Protocol):
 
 @runtime_checkable
 class TellingCore(Protocol):
-    """A core that has more to say than events: a topology's, of roots and tasks."""
+    """A core that has more to report than events: a topology's, of roots and tasks."""
 
     def take_news(self) -> Sequence[object]: ...
 
 
 class Measured(NamedTuple):
-    """How much of a source is done, of how much, in the source's own measure: bytes, if it knows.
+    """How much of a source is done and how large it is, in the source's own measure: bytes, if it
+    knows.
 
-    ``records_per_position``: about how many records a position of the core's stands for.
+    ``records_per_position``: about how many records one of the core's positions stands for.
     """
 
     done: int
@@ -245,6 +252,6 @@ class Measured(NamedTuple):
 
 @runtime_checkable
 class MeasuringCore(Protocol):
-    """A core that knows how large its source is, and counts work in positions: one of ranges."""
+    """A core that knows how large its source is, and counts work in positions: a core of ranges."""
 
     def measure(self) -> Measured: ...

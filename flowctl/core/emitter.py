@@ -1,4 +1,4 @@
-"""What is sent next: first what has to be sent again, then new tuples, at the very end copies."""
+"""Which tuple is sent next: first retries, then new tuples, and copies at the very end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flowctl.core.sink_guard.guard import SinkGuard
 from flowctl.core.sizing import records_for
 from flowctl.core.tuples import FlowTuple
 
-# Ready retries looked at before new tuples get their turn: one whose other bolts are all full
-# must not hold up the rest, and looking at each on every poll would cost O(retries).
+# Ready retries that are looked at before new tuples get their turn.  A retry whose other bolts are
+# all full must not hold up the rest, and looking at every retry in each poll would cost O(retries).
 _RETRIES_LOOKED_AT = 4
-# Bolts asked in turn, the first to be done first, whether they should have more at all.
+# The most bolts considered in turn, starting with the first to be done, until one should have more.
 _BOLTS_ASKED = 4
 _NOBODY: frozenset[str] = frozenset()
 
@@ -37,7 +37,7 @@ class Emitter:
         guard: SinkGuard | None,
     ) -> None:
         self._book = book
-        # Asked for each tuple: references, as each step on the way to them is paid for too.
+        # Used for each tuple: direct references, as each attribute on the way would cost time.
         self._bolts = book.bolts
         self._pending = book.pending
         self._counters = book.counters
@@ -55,18 +55,17 @@ class Emitter:
         self._cuts_before = end_phase.cuts_before
         self._guard = guard
         self._pool = book.pool
-        # The last time that nothing could be sent, there was something to send: windows were the
-        # limit, not the producer (RFC 7661: a window that is not used must not grow).  At the
-        # start nobody knows.
+        # Whether there was something to send when sending stopped last: windows were the limit, not
+        # the producer (RFC 7661: a window that is not used must not grow).  Unknown at the start.
         self._window_limited = True
 
     def poll(self, now_s: float) -> Emission | None:
         """Return the next tuple that a window allows, and to whom; None: nothing now."""
         guard = self._guard
-        # Asked for each tuple: nearly always neither has anything to say.
+        # Asked for each tuple: most often neither has anything to send.
         is_held = self._target.is_troubled or (guard is not None and guard.in_use)
         is_held = is_held and self._is_held(now_s)
-        # Not by len() and bool() of our own classes: calls, and this is asked for each tuple.
+        # Not by len() and bool() of our own classes: those are calls, and this runs for each tuple.
         if self._scheduled and not is_held and not self._asks_with_new():
             emission = self._emit_retry(now_s)
             if emission is not None:
@@ -76,10 +75,10 @@ class Emitter:
             emission = None if is_held else self._emit_doubted(now_s)
             return emission or self._emit_copy(now_s)
         if self._supply.is_held:
-            self._window_limited = False  # its position is not saved yet
+            self._window_limited = False  # the next records must be saved first
             return None
         if is_held:
-            self._window_limited = False  # by no bolt's window: none of them must grow from it
+            self._window_limited = False  # no window holds it back: none must grow because of it
             return None
         if self._pool.bytes_held >= self._bytes_max:
             self._window_limited = False  # a larger window would not help
@@ -93,7 +92,7 @@ class Emitter:
         if not records_max:
             consumer, records_max = self._next_to_have_more(consumer, now_s)
             if consumer is None:
-                self._window_limited = False  # no window is what holds it back
+                self._window_limited = False  # no window holds it back
                 return None
         return self._emit_new(consumer, records_max, now_s)
 
@@ -105,11 +104,13 @@ class Emitter:
         return target.is_troubled and not target.has_room(self.in_flight, now_s)
 
     def _asks_with_new(self) -> bool:
-        """A target that is down is asked with tuples that never failed: the others may be bad."""
+        """Whether a target that is down is probed with tuples that never failed: the others may be
+        bad.
+        """
         return self._target.is_down and self._buffer.records > 0
 
     def tell_guard(self, flow_tuple: FlowTuple, ack: Ack, now_s: float) -> None:
-        """A tuple that is still in flight was acked, and sink times are reported."""
+        """Give the ack of a tuple in flight to the sink guard, if sink times are reported."""
         if self._guard is not None:
             self._guard.on_ack(
                 now_s,
@@ -123,7 +124,7 @@ class Emitter:
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether as much is under way as ``dispatch`` allows, in tuples or in bytes."""
+        """Whether as much is in flight as ``dispatch`` allows, in tuples or in bytes."""
         most = self._in_flight_max
         if most is not None and len(self._pending) >= most:
             return True
@@ -131,11 +132,11 @@ class Emitter:
 
     @property
     def in_flight(self) -> int:
-        """Tuples at bolts, as far as they are waited for."""
+        """Tuples at bolts whose acks are waited for."""
         return len(self._pending) - len(self._scheduled) - self._failures.dying
 
     def _size_for(self, consumer: AdaptiveFlowConsumer, now_s: float) -> int:
-        """How many records ``consumer`` should be given now; 0: none."""
+        """Return how many records ``consumer`` should be given now; 0: none."""
         size_for = self._book.size_for
         if size_for is not None:
             records_max = size_for(consumer)
@@ -151,7 +152,7 @@ class Emitter:
     def _next_to_have_more(
         self, first: AdaptiveFlowConsumer, now_s: float
     ) -> tuple[AdaptiveFlowConsumer | None, int]:
-        """``first`` should have no more: one of the next may be a bolt that should."""
+        """Return the next bolt that should have more, as ``first`` should not."""
         avoid = {first.bolt}
         while len(avoid) < _BOLTS_ASKED:
             consumer = self._book.dispatcher.pick(avoid)
@@ -166,9 +167,9 @@ class Emitter:
         return (known, records_max) if records_max else (None, 0)
 
     def _soonest_known(self, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
-        """Of the bolts that have acked something and have room, the one that is done first.
+        """Return the bolt with room that would be done first, of those that have acked something.
 
-        As many new ones as are asked may stand before it, all of which are too slow for the rest.
+        All the new bolts that were asked before it may be too slow for what is left.
         """
         known = (c for c in self._bolts.values() if c.has_room and c.service.samples)
         others = (consumer for consumer in known if consumer.bolt not in avoid)
@@ -190,7 +191,9 @@ class Emitter:
         return self._send(flow_tuple, consumer, now_s)
 
     def _emit_copy(self, now_s: float) -> Emission | None:
-        """An idle bolt gets what another has begun and is late with (hedging)."""
+        """Give an idle bolt a copy of a tuple that another bolt has begun and is late with
+        (hedging).
+        """
         if self._target.is_down:
             return None
         picked = self._end_phase.pick_copy(self._pool, now_s)
@@ -234,9 +237,9 @@ class Emitter:
         return emission
 
     def _emit_doubted(self, now_s: float) -> Emission | None:
-        """A bolt with nothing else to do gets what another may be at work on: that costs nothing.
+        """Give an idle bolt a tuple that another bolt may be working on: idle time costs nothing.
 
-        Not one that had it: it would do it twice.
+        Never to a bolt that had it before: that one would process it twice.
         """
         if not self._failures.retries.doubted:
             return None
@@ -276,8 +279,9 @@ class Emitter:
         return emission
 
     def _pick_for(self, flow_tuple: FlowTuple, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
-        """A bolt with room for a tuple that is sent again: if possible, not the one that just gave
-        it back; one that has restarted since did not."""
+        """Return a bolt with room for a retry.  If possible not the bolt that just gave it back,
+        unless that one has restarted since.
+        """
         pick, last = self._book.dispatcher.pick, self._bolts.get(flow_tuple.held_by or "")
         if last is None or last.bolt in avoid or not last.sent:
             return pick(avoid)
@@ -287,9 +291,9 @@ class Emitter:
         return pick({*avoid, last.bolt}) or pick(avoid)
 
     def _avoided(self, flow_tuple: FlowTuple) -> Set[str]:
-        """The bolts that it must not go to.
+        """Return the bolts that ``flow_tuple`` must not go to.
 
-        Once every bolt has had it, only the last one, which may lose all it gets and seem quick.
+        Once every bolt has had it, only the last one: a bolt that loses all it gets may seem quick.
         """
         if not flow_tuple.avoided:
             return _NOBODY

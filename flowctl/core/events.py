@@ -44,7 +44,9 @@ class BoltRemoved(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class PeerDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """A bolt, or a peer under its name, reported something impossible: it was disconnected."""
+    """A bolt, or a process that used its name, reported something impossible: it was
+    disconnected.
+    """
 
     bolt: str
     reason: str
@@ -58,7 +60,9 @@ class WindowChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class SinkCapChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """The most tuples in flight at all bolts together, for a shared sink's sake; None: no cap."""
+    """The most tuples in flight at all bolts together changed, to protect a shared sink; None: no
+    cap.
+    """
 
     before: int | None
     after: int | None
@@ -90,7 +94,7 @@ class TupleExpired(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class TupleLost(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """The bolt has finished later tuples, or has nothing to do: this one never reached it."""
+    """The bolt has finished later tuples, or has nothing to do: the tuple never reached it."""
 
     bolt: str
     tuple_id: int
@@ -216,7 +220,9 @@ class TargetCameBack(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class TupleDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """Failed, expired or lost where nothing is sent again (S88): perhaps done, perhaps not."""
+    """A tuple failed, expired or got lost in a mode that sends nothing again (S88): its effect may
+    or may not have happened.
+    """
 
     bolt: str
     tuple_id: int
@@ -228,7 +234,8 @@ class TupleDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class EmitUndelivered(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """``emits`` values that a topology's bolt emitted reached nobody, since this was last reported.
+    """``emits`` values that a topology's bolt emitted reached no bolt, since this was last
+    reported.
 
     ``source`` is the stage, or ``stage/stream``; ``bolt`` is the last one that emitted one.
     """
@@ -248,7 +255,9 @@ class TreesHeldUp(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class PartitionTakenAway(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """Another driver reads it from now on; ``handed_over`` tuples under way are left to it."""
+    """Another driver reads the partition from now on; ``handed_over`` tuples in flight are left to
+    it.
+    """
 
     partition: str
     position: Position | None
@@ -256,7 +265,7 @@ class PartitionTakenAway(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class PartitionGiven(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """This driver reads it from now on, from just after ``position``."""
+    """This driver reads the partition from now on, from just after ``position``."""
 
     partition: str
     position: Position | None

@@ -13,7 +13,7 @@ from math import inf
 
 import msgspec
 
-from flowctl.core.blame import GIVEN_UP_FIRST_MAX, REFUSALS_MAX
+from flowctl.core.blame import REFUSALS_MAX, given_up_first_max
 from flowctl.core.book import Book, Lost
 from flowctl.core.consumer import AdaptiveFlowConsumer
 from flowctl.core.events import (
@@ -55,7 +55,9 @@ class Failures:
 
     ``retries`` holds what is sent again.  ``gave_up`` is the first tuple whose attempts ran out, if
     there is nowhere to keep it; ``dying`` counts those that are not yet safe in the dead letter.
-    ``chance`` gives the jitter of back-offs, numbers from 0 to 1; None: no jitter.
+    ``chance`` gives the jitter of back-offs, numbers from 0 to 1; None: no jitter.  ``in_place``:
+    as :class:`flowctl.core.target.Target` has it.  ``done_before``: records that earlier runs did;
+    the core's to set.
     """
 
     def __init__(
@@ -63,15 +65,18 @@ class Failures:
         book: Book,
         keeper: Keeper = Keeper.NOBODY,
         chance: Callable[[], float] | None = None,
+        *,
+        in_place: bool = False,
     ) -> None:
         self.retries: RetryQueue[FlowTuple] = RetryQueue(
             book.settings.retry, chance, rank=by_deadline
         )
-        self.target: Target = Target(book, self.retries)
+        self.target: Target = Target(book, self.retries, in_place=in_place)
         self.isolation: Isolation = Isolation(book, self.retries)
         self.gave_up: TupleGaveUp | None = None
         self.dying: int = 0
         self._given_up = 0
+        self.done_before: int = 0
         self.has_dead_letter: bool = keeper is Keeper.DEAD_LETTER
         self._is_caller_keeper = keeper is Keeper.CALLER
         self._dead: deque[tuple[FlowTuple, TupleGaveUp]] = deque()
@@ -211,7 +216,7 @@ class Failures:
         is_letter = redrive_number(flow_tuple.cut.partition) is not None
         if keeps and not (self.target.has_succeeded or is_letter):
             self._given_up += 1
-            keeps = self._given_up <= GIVEN_UP_FIRST_MAX
+            keeps = self._given_up <= given_up_first_max(self.done_before)
             if not keeps:
                 reason = f"{reason} ({NOTHING_SUCCEEDED})"
         event = _gave_up(flow_tuple, reason, now_s)

@@ -14,17 +14,19 @@ from flowctl.core.tuples import FlowTuple
 
 
 class UnderWay(Protocol):
-    """What was sent of partitions and is not done: tuples, or the trees of a topology.
+    """Tuples, or trees of a topology, that were sent and are not done.
 
-    What was committed before it was sent is nobody else's: it still goes out, and both calls
-    return 0.
+    Where positions are committed before sending, no other driver gets those records: they still go
+    out, and both calls return 0.
     """
 
     def hold_back(self, partition: str) -> int:
-        """Send nothing of ``partition`` again; return how much of it is not done."""
+        """Send nothing more of ``partition``; return how many of its tuples or trees are not
+        done.
+        """
 
     def forget(self, partition: str, now_s: float) -> int:
-        """What is under way of ``partition`` is another's; return how much it was."""
+        """Leave what is in flight of ``partition`` to another driver; return how much that was."""
 
 
 class Handover:
@@ -40,7 +42,7 @@ class Handover:
         self._events = events
 
     def give(self, partition: str, state: PartitionCheckpoint, *, now_s: float) -> None:
-        """``partition`` is read by this driver from now on, from just after ``state``."""
+        """Read ``partition`` from now on, from just after ``state``."""
         self._under_way.forget(partition, now_s)
         self._intake.give(partition, state)
         self._events.append(
@@ -52,7 +54,7 @@ class Handover:
         return self._under_way.hold_back(partition)
 
     def take_away(self, partition: str, *, now_s: float) -> None:
-        """``partition`` is read by another driver from now on.
+        """Leave ``partition`` to another driver from now on.
 
         Acks that still come for it change nothing (S108).
         """

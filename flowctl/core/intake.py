@@ -1,4 +1,4 @@
-"""What comes in: records numbered per partition, kept in the send buffer, within bounds."""
+"""The intake: records are numbered per partition and kept in the send buffer, within bounds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from flowctl.core.lost import kept_nowhere, with_lost
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.core.settings import BufferSettings
 
-# Fewer than a block of a file holds: 64 KB of lines of 100 B are some 600.
+# Fewer records than a block of a file holds: 64 KB of lines of 100 B are some 600.
 _FEW = 256
 _NOT_BEGUN = PartitionCheckpoint()
-# Records read and not acked, where no bound on how far the reader goes is set.  They are what takes
-# memory: what is done above a hole is one range, however long, and there are at most as many ranges
-# as tuples that are not done.  Twenty times the buffer; what is more waits to be sent again.
+# The most records read and not acked, if the settings do not bound how far the reader goes.  These
+# take memory; records done above a hole do not: they are one range, however many, and there are at
+# most as many ranges as tuples that are not done.  Twenty times the buffer; most of them wait to be
+# sent again.
 _UNDONE_MAX = 1_000_000
 
 
@@ -52,11 +53,11 @@ class Intake:
         self._restored_holes = dict.fromkeys(n for n, p in restored.partitions.items() if p.acked)
         self._events = events
         self._moved: set[str] = set()  # partitions to look at for the next save
-        self._unsettled: dict[str, PartitionLedger] = {}  # all that are; some have become settled
+        self._unsettled: dict[str, PartitionLedger] = {}  # and some that are settled by now
         self._paused_at_s: float | None = None
-        # Whether, as far as is known, no more will come: all that there was found room.
+        # Whether, as far as is known, no more records will come: all that there were found room.
         self.holds_rest: bool = True
-        self._is_worked_on = False  # something was acked
+        self._is_worked_on = False  # whether anything was acked
         self._is_stream = False
         self._first_at_s: float | None = None  # when records came first
         self._offered = 0  # records that came so far
@@ -88,7 +89,7 @@ class Intake:
         accepted = records if taken == len(records) else records[:taken]
         for seq, run in ledger.admit(accepted):
             run_sizes = (
-                sizes[:taken] if len(run) == taken else sizes_of(run)  # some were skipped
+                sizes[:taken] if len(run) == taken else sizes_of(run)  # some records were skipped
             )
             if not self._commits_acked:
                 ledger.ack(seq, seq + len(run), run[0].position, run[-1].position)
@@ -121,10 +122,11 @@ class Intake:
             start = stop
 
     def _look_for_stream(self, taken: int, now_s: float) -> None:
-        """Some sources give what there is now, which does not say how much is left.
+        """Note whether the source is a stream, which gives the records of the moment and does not
+        say how many are left.
 
-        That is seen when more records come although there was room for them before: after bolts
-        had acked some, or after a first few.
+        It shows when more records come although there was room for them before: after bolts had
+        acked some, or after a first few.
         """
         if self._first_at_s is None:
             self._first_at_s = now_s
@@ -137,8 +139,8 @@ class Intake:
     def has_room(self) -> bool:
         """Whether a producer that was refused should offer again: half of the buffer is free.
 
-        Half, so that it does so in few large steps.  Where what was read is committed before it is
-        sent, all of it: a kill loses what waits here (S93).
+        Half, so that it offers few large pieces.  If positions are committed before records are
+        sent, the whole buffer must be free: a kill loses the records in it (S93).
         """
         settings = self._settings
         if self._commits_first:
@@ -151,7 +153,7 @@ class Intake:
 
     @property
     def is_full(self) -> bool:
-        """Whether reading has to wait until more is done, however little waits in the buffer."""
+        """Whether reading has to wait until more is done, even if the buffer is nearly empty."""
         return self._room_ahead() <= 0
 
     def _room_ahead(self) -> int:
@@ -168,9 +170,9 @@ class Intake:
         return max(0, min(room, self._room_ahead()))
 
     def _fitting(self, sizes: Sequence[int]) -> int:
-        """How many records of these sizes fit; one always fits into an empty buffer.
+        """Return how many records of these sizes fit; one always fits into an empty buffer.
 
-        Each NOTHING makes the sum smaller by one byte: that is nothing too.
+        Each NOTHING makes the sum smaller by one byte, which does not matter.
         """
         room = self._settings.bytes_max - self.buffer.size_bytes
         if sum(sizes) <= room:
@@ -179,7 +181,7 @@ class Intake:
         return fitting or (1 if sizes and not self.buffer else 0)
 
     def _note(self, taken: int, refused: bool, now_s: float) -> None:
-        """One event when an episode of refusals begins, one when it ends (S44)."""
+        """Report one event when an episode of refusals begins, and one when it ends (S44)."""
         if refused and self._paused_at_s is None:
             self._paused_at_s = now_s
             full = taken >= self._room_ahead()
@@ -190,13 +192,14 @@ class Intake:
             self._paused_at_s = None
 
     def note_mark(self, partition: str, mark: Position) -> None:
-        """By ``mark`` the source recognises what it gave of ``partition``; kept with the next
-        save."""
+        """Keep ``mark``, by which the source recognises its partition's data, for the next save."""
         ledger = self.ledgers.get(partition) or self._open(partition)
         ledger.mark = mark
 
     def finish(self, partition: str, end: Position) -> None:
-        """All records of ``partition`` have been offered; ``end`` is kept once they are acked."""
+        """Note that all records of ``partition`` have been offered; ``end`` is kept once they are
+        acked.
+        """
         ledger = self.ledgers.get(partition) or self._open(partition)
         self._end(ledger)
         ledger.end = end
@@ -204,7 +207,9 @@ class Intake:
         self._unsettled[partition] = ledger
 
     def end(self) -> None:
-        """No more records: what an earlier run had acked beyond the last one read counts now."""
+        """Note that no more records come: acks of an earlier run beyond the last record read count
+        now.
+        """
         for ledger in self.ledgers.values():
             self._end(ledger)
 
@@ -216,10 +221,10 @@ class Intake:
             self._moved.add(ledger.partition)
 
     def ack(self, cut: Cut) -> None:
-        """The records of ``cut`` are processed."""
+        """Mark the records of ``cut`` processed."""
         self._is_worked_on = True
         if not self._commits_acked:
-            return  # they were counted when they were read
+            return  # records were counted when they were read
         partition, seq, records = cut.partition, cut.seq, cut.records
         ledger, count = self.ledgers[partition], len(records)
         before = ledger.cumulative_seq
@@ -229,11 +234,15 @@ class Intake:
         self._moved.add(partition)
 
     def acked_through(self, partition: str) -> Position | None:
-        """Up to where all is processed, as far as that is known."""
+        """Return the position up to which all of ``partition`` is processed, as far as that is
+        known.
+        """
         return self.ledgers[partition].cumulative if self._commits_acked else None
 
     def given_up(self, partition: str) -> Position | None:
-        """The last position of ``partition`` that was given up or rejected; None: none was."""
+        """Return the last position of ``partition`` that was given up or rejected; None: none
+        was.
+        """
         lost = self.ledgers[partition].lost if self._commits_acked else ()
         return lost[-1].last if lost else None
 
@@ -241,18 +250,18 @@ class Intake:
         """See :class:`flowctl.core.supply.Supply`."""
         ledger = self.ledgers.get(cut.partition)
         if ledger is None:
-            return  # it counted as done when it was read, and is read elsewhere now
+            return  # it counted as done when read; its partition is read elsewhere now
         for record in cut.records[-1:] if is_kept else cut.records:
             ledger.lost = with_lost(ledger.lost, record.position, is_kept=is_kept)
         self._moved.add(cut.partition)
 
     def uncommitted_of(self, partition: str) -> int:
-        """Records of ``partition`` that were read and are not below its cumulative ack."""
+        """Return how many records of ``partition`` were read and are above its cumulative ack."""
         ledger = self.ledgers.get(partition)
         return ledger.uncommitted if ledger is not None else 0
 
     def give(self, partition: str, state: PartitionCheckpoint) -> None:
-        """``partition`` is read here from now on, from just after ``state``."""
+        """Read ``partition`` here from now on, from just after ``state``."""
         self.forget(partition)
         self._restored[partition] = state
         self._moved.add(partition)
@@ -260,7 +269,7 @@ class Intake:
             self._restored_holes[partition] = None
 
     def forget(self, partition: str) -> PartitionCheckpoint | None:
-        """``partition`` is read elsewhere from now on; return how far it was done, if known."""
+        """Leave ``partition`` to another driver; return how far it was done, if known."""
         self._moved.discard(partition)
         self._unsettled.pop(partition, None)
         ledger = self.ledgers.pop(partition, None)
@@ -272,11 +281,13 @@ class Intake:
         return ledger.checkpoint()
 
     def touch(self, partitions: Iterable[str]) -> None:
-        """Have :meth:`take_moved` return ``partitions`` again: they moved, or are not saved yet."""
+        """Have :meth:`take_moved` return ``partitions`` again: they advanced, or are not saved
+        yet.
+        """
         self._moved.update(partitions)
 
     def take_moved(self) -> dict[str, PartitionCheckpoint]:
-        """Return how far those partitions are done that may have moved since the last call.
+        """Return the state of the partitions that may have advanced since the last call.
 
         O(those and their ranges), however many others there are.
         """
@@ -305,13 +316,13 @@ class Intake:
             del self._restored_holes[name]
         holes = (name for name, ledger in self._unsettled.items() if ledger.has_holes)
         names = chain(self._restored_holes, holes, self._restored, self.ledgers)
-        # At most the first ``limit`` of the last two repeat one of the first two.
+        # No more than the first ``limit`` of the last two groups are also in the first two.
         chosen = list(dict.fromkeys(islice(names, 2 * limit)))[:limit]
         states = {name: self._state(name) for name in chosen}
         return {name: state for name, state in states.items() if state is not None}
 
     def checkpoint(self) -> Checkpoint:
-        """What a restart needs, of partitions read in this run and of those not reached yet."""
+        """Return what a restart needs, also of partitions that this run has not reached yet."""
         partitions = dict(self._restored)
         for name, ledger in self.ledgers.items():
             partitions[name] = ledger.checkpoint()

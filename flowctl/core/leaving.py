@@ -1,7 +1,8 @@
-"""A bolt that is about to lose its place ends what it has begun, gives back the rest, and leaves.
+"""A bolt that is about to lose its place finishes its begun tuples, gives back the rest, and
+leaves.
 
-Nothing runs twice: it is asked for what it has not begun, what it has begun is waited for, and only
-when it holds nothing its connection is ended.
+No tuple runs twice: the bolt is asked to give back unbegun tuples, the begun ones are waited for,
+and its connection is ended only when it holds nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from flowctl.core.tuple_core import TupleCore
 
 
 def retire(core: TupleCore, bolt: str, now_s: float) -> None:
-    """``bolt``, which is there, gets nothing more and is asked for what it has not begun."""
+    """Send ``bolt`` nothing more, and ask it for the tuples that it has not begun."""
     consumer = core.bolts[bolt]
     consumer.stop_sending()
     core.book.out.add(bolt)
@@ -24,7 +25,7 @@ def retire(core: TupleCore, bolt: str, now_s: float) -> None:
 
 
 def dismiss(core: TupleCore, bolt: str, now_s: float, reason: str) -> bool:
-    """End ``bolt``, which was retired, if it holds nothing that is waited for; False: not yet."""
+    """End the retired ``bolt`` if it holds no tuple that is waited for; False: not yet."""
     if core.bolts[bolt].flight:
         return False
     core.remove_bolt(bolt, now_s=now_s, reason=reason, lost=False)

@@ -1,8 +1,8 @@
-"""Dead letters as values: what is kept of a record that was left out, and how it comes back.
+"""Dead letters as values: records that were left out, and how they are processed again.
 
 A letter keeps the record's own place in the source, however often it is processed again.  For that
-it gets a partition of its own, a *redrive*: in its own partition its position counts as done, and a
-sink may remember it as written.
+it gets a separate partition, a *redrive*: in its original partition the position counts as done,
+and a sink may remember it as written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flowctl.core.records import Checkpoint, Position, Record
 
 LetterKind: TypeAlias = Literal["rejected", "gave_up"]
 
-# What the reason of a record begins with that ``process`` rejected by itself.
+# How a reason begins if ``process`` rejected the record itself.
 REJECTED_PREFIX: Final = "rejected: "
 
 # Numbers of redrives are unix milliseconds (13 digits until the year 2286), so that one is never
@@ -27,13 +27,15 @@ REJECTED_PREFIX: Final = "rejected: "
 _REDRIVE: Final = re.compile(r"(?:^|:)redrive:(\d{13,})$")
 
 
-# What stands for a value on its way from a bolt that read it and can't send it.
+# Stands for the value of a record that a bolt read and cannot send.
 _SHOWN_KEY: Final = "flowctl: shown only"
 
 
 class Shown(str):
-    """What can be shown of a value that could not be sent to the driver: no letter keeps it
-    exactly, so that it is never processed in the value's place."""
+    """The printable form of a value that could not be sent to the driver.
+
+    No letter keeps the value exactly, so this form is never processed in its place.
+    """
 
     __slots__ = ()
 
@@ -42,14 +44,15 @@ class Shown(str):
 
 
 def to_show(text: str) -> dict[str, str]:
-    """Return what is sent in the place of a value of which only ``text`` can be shown."""
+    """Return what a bolt sends in the place of a value of which only ``text`` can be shown."""
     return {_SHOWN_KEY: text}
 
 
 def as_sent(value: Any) -> Any:
-    """Return what ``value`` of a bolt's message stands for.
+    """Return the value that ``value``, from a bolt's message, stands for.
 
-    It may be packed (:mod:`flowctl.core.carried`); of what :func:`to_show` made, a :class:`Shown`.
+    It may be packed (:mod:`flowctl.core.carried`); what :func:`to_show` made becomes a
+    :class:`Shown`.
     """
     value = plain_value(value)
     is_shown = type(value) is dict and len(value) == 1 and _SHOWN_KEY in value
@@ -72,8 +75,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     ``partition`` and ``position`` are where the source had it.  ``at_unix_ms`` is when it was left
     out last, ``first_at_unix_ms`` the first time.  ``redrives`` counts how often it was processed
     again and failed again.  ``redrive`` is the redrive that it waits in and its position there;
-    None: it waits in none.  ``is_exact``: ``value`` is what the source gave; else it is only what
-    can be shown of it, and the record can't be processed again.
+    None: it waits in none.  ``is_exact``: ``value`` is what the source gave; else it is only its
+    printable form, and the record can't be processed again.
     """
 
     id: str
@@ -116,7 +119,7 @@ def redrive_number(partition: str) -> int | None:
 
 
 def without_redrives(checkpoint: Checkpoint) -> Checkpoint:
-    """Return what of ``checkpoint`` a producer knows about: all but redrives."""
+    """Return the part of ``checkpoint`` that a producer knows about: all but redrives."""
     partitions = checkpoint.partitions
     # Not by the pattern alone: a source may have 200,000 partitions.
     redrives = {name for name in partitions if "redrive:" in name and redrive_number(name)}

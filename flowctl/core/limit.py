@@ -1,7 +1,7 @@
 """How much a target takes at once, learned from what it refuses (429, "too many connections").
 
-A refusal says exactly what latency only hints at: the target had more than it takes.  How many were
-refused is by how much it was too much, so the next limit is what the target took.  The way back up
+A refusal says exactly what latency only hints at: the target was given more than it takes.  The
+number of refused calls is the excess, so the next limit is what the target took.  The way back up
 is quick to near the level that was refused last; beyond that something is tried again after a while
 (additive increase, multiplicative decrease: Chiu & Jain 1989, with a decrease that is known).
 
@@ -16,19 +16,19 @@ from typing import Final
 
 # One round halves at most: a target that refuses by rate or for a moment refuses all of them.
 _DOWN_MOST: Final = 0.5
-# A level that was refused is tried again after so long, and after so many calls: a try is one
+# A refused level is tried again after this long [s], and after this many calls: a trial costs a
 # refusal or two, so refusals stay at 1 %.
 HOLD_S: Final = 1.5
 HOLD_CALLS: Final = 150
 # Calls may be slow: a target that got room is noticed within a minute all the same.
 _HOLD_MOST_S: Final = 60.0
-# A level that was taken until just now is somebody else's for a moment: one more is tried so soon,
-# and if that is taken, all of it: back as fast as it went.
+# A level that worked until just now is probably in use by another client for a moment: after this
+# long [s] one more is tried, and if that is taken, all of it: back as fast as it fell.
 _COME_BACK_S: Final = 0.5
-# What was in doubt for the last time so long ago has changed since.
+# A level that was last in doubt longer ago than this [s] counts as changed since.
 _DOUBT_S: Final = 30.0
-# Each step of a try is so many times the one before.  A bucket refuses only once it is empty, so
-# steps of a rate grow more slowly.
+# Each step of a trial is this many times the one before.  A token bucket refuses only once it is
+# empty, so steps of a rate grow more slowly.
 _QUICKER: Final = 2.0
 _QUICKER_SHARE: Final = 1.15
 
@@ -37,10 +37,10 @@ class RefusedLimit:
     """``most`` at once; infinite before the first refusal.  Pure; not thread-safe; O(1) per call.
 
     ``is_confirmed``: more was tried and refused, and the limit was the same before.  ``fell_at_s``
-    and ``moved_at_s``: when it fell last, and when it changed last.  ``down_most``: what a fall
-    leaves of a level at least; ``hold_s`` and ``hold_calls``: when more is tried, ``hold_most_s``:
-    at the latest.  ``share``: a step, as a part of the level, of what is not counted in whole
-    calls; 0: a step is one call.
+    and ``moved_at_s``: when it fell last, and when it changed last.  ``down_most``: the share of a
+    level that a fall leaves at least; ``hold_s`` and ``hold_calls``: after which time and calls
+    more is tried, ``hold_most_s``: at the latest.  ``share``: a step, as a part of the level, of
+    what is not counted in whole calls; 0: a step is one call.
     """
 
     __slots__ = (
@@ -71,15 +71,15 @@ class RefusedLimit:
         self._share = share
         self._fell_to = inf  # the limit after the last refusal
         self._refused = inf  # the level that was refused last
-        self._level, self._too_many = inf, 0.0  # of the last round, and how many were refused of it
-        self._calls = 0  # since the last refusal
+        self._level, self._too_many = inf, 0.0  # level of the last round, and its refusals
+        self._calls = 0  # calls since the last refusal
         self._step = 1.0
 
     def _grain(self, level: float) -> float:
         return self._share * level or 1.0
 
     def fall(self, now_s: float, level: float, refused: float) -> None:
-        """Of ``level`` at once so many were ``refused``."""
+        """Lower the limit: at ``level`` calls at once, ``refused`` were refused."""
         before = self._fell_to
         if now_s - self._doubted_at_s > _DOUBT_S:
             self.doubts, self.tried = 0, min(self.most, level)
@@ -92,25 +92,29 @@ class RefusedLimit:
         self.is_confirmed = abs(self.most - before) <= self._grain(self.most)
 
     def fall_on(self, now_s: float, refused: float) -> None:
-        """So many more were ``refused`` of those before the last fall."""
+        """Lower it further: ``refused`` more of the calls that were sent before the last fall were
+        refused.
+        """
         self._too_many += refused
         level, grain = self._level, self._grain(self._level)
         taken = level - max(grain, self._too_many)
         self.most = self._fell_to = max(grain, level * self._down_most, taken)
-        # What was taken is known exactly, unless it was less than that: then all of it is news.
+        # The accepted number is known exactly, unless it was less than that: then it is all new
+        # information.
         self._refused = self.most + grain if taken >= self.most else level
         self.fell_at_s = self.moved_at_s = now_s
         self._calls = 0
         self._step = 1.0
 
     def took(self, calls: int) -> None:
-        """So many calls were not refused."""
+        """Count ``calls`` that were not refused."""
         self._calls += calls
 
     def rise(self, now_s: float) -> bool:
         """Move up if it is time; return whether it is.
 
-        For who has seen what the last move brought, and has more to send than ``most``.
+        Call it only if the effect of the last move has been seen, and there is more to send than
+        ``most``.
         """
         grain = self._grain(self.most)
         if self.most + grain < self._refused:
@@ -118,7 +122,7 @@ class RefusedLimit:
             more = max(grain, (self._refused - self.most) / 2)
             self.most = min(self._refused - grain, self.most + more)
         elif self.is_left(now_s) and self._step > 1:
-            self.most = max(self.most + grain, self.tried)  # somebody else was there, and has gone
+            self.most = max(self.most + grain, self.tried)  # another client was there, and has gone
             self._step = 1.0
             self.fell_at_s, self._calls = now_s, 0
         elif self._may_try(now_s):
@@ -130,7 +134,7 @@ class RefusedLimit:
         return True
 
     def is_left(self, now_s: float) -> bool:
-        """Whether it is below a level that was taken until something else came up."""
+        """Whether it is below a level that the target took until another client came."""
         is_recent = now_s - self._doubted_at_s <= _DOUBT_S
         return self.comes_back and is_recent and self.most < self.tried
 

@@ -1,9 +1,9 @@
 """Where records count as done although they were rejected or given up, of one partition.
 
-What is rejected and kept nowhere is told until it is done again, also by runs that know nothing
-else of it; and no sink may take what was given up for written.  Of what a dead letter keeps, only
-the last place is needed.  Those places are part of the checkpoint, so they are saved with the acks
-that step over them, and a partition that is set back has them only up to there.
+Rejected records that are kept nowhere are reported until they are done again, also by later runs;
+and a sink must not treat records that were given up as written.  Of records that a dead letter
+keeps, only the last place is needed.  Those places are part of the checkpoint, so they are saved
+with the acks that step over them, and a partition that is set back has them only up to there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 from flowctl.core.positions import encode
 from flowctl.core.records import LostRange, Position
 
-# All of them are written with each save of their partition: 64 take 1 to 2 kB.  With more places
-# some become one range: once there are twice as many, so that it is done once for each 32 of them.
+# All of them are written with each save of their partition: 64 take 1 to 2 kB.  Further places are
+# merged into ranges once there are twice as many, so that merging happens once for each 32 of them.
 PLACES: Final = 32
 
 
@@ -41,10 +41,10 @@ def with_lost(
 
 
 def lost_through(lost: tuple[LostRange, ...], position: Position | None) -> tuple[LostRange, ...]:
-    """Return ``lost`` once all after ``position`` is to be done again.
+    """Return what remains of ``lost`` when all after ``position`` is to be done again.
 
-    How many records of a range lie before a position within it is not known: one at least, its
-    first.  Then as many count as there may be.
+    If ``position`` lies within a range, the number of its records before that is unknown (at least
+    one, its first): the highest possible number counts.
     """
     if not lost or position is None:
         return ()
@@ -55,12 +55,12 @@ def lost_through(lost: tuple[LostRange, ...], position: Position | None) -> tupl
     if kept and key < encode(kept[-1].last):
         cut = kept[-1]
         return (*kept[:-1], LostRange(cut.first, position, cut.records - 1))
-    # What the dead letter has of what comes before is not known: up to there it may be anything.
+    # The dead letter may have any record up to there; which of the earlier ones is not known.
     return _marked(kept, position)
 
 
 def kept_nowhere(all_lost: Iterable[tuple[LostRange, ...]]) -> int:
-    """How many records are kept nowhere, of several partitions."""
+    """Return how many records are kept nowhere, of several partitions together."""
     return sum([span.records for lost in all_lost if lost for span in lost])
 
 
@@ -69,7 +69,7 @@ def _key(span: LostRange) -> bytes:
 
 
 def _marked(lost: tuple[LostRange, ...], position: Position) -> tuple[LostRange, ...]:
-    """Behind all of ``lost``, ``position`` is one that the dead letter has."""
+    """Return ``lost`` with ``position`` after all others, as a record that the dead letter has."""
     if lost and lost[-1].last == position:
         return lost
     kept = lost[:-1] if lost and not lost[-1].records else lost
@@ -77,9 +77,10 @@ def _marked(lost: tuple[LostRange, ...], position: Position) -> tuple[LostRange,
 
 
 def _joined(lost: tuple[LostRange, ...]) -> tuple[LostRange, ...]:
-    """Neighbours become one, so that hardly more than ``PLACES`` are left, of about equal shares.
+    """Merge neighbours until hardly more than ``PLACES`` ranges of about equal size are left.
 
-    Of two that stay apart the sum is more than twice the average, so there are no more than that.
+    Two neighbours stay apart only if their sum is more than twice the average, which bounds their
+    number.
     """
     records_max = ceil(2 * sum(span.records for span in lost) / PLACES)
     joined = [lost[0]]

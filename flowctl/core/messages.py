@@ -1,7 +1,7 @@
 """What a core and its bolts say to each other: the core's own values, and the frames of the wire.
 
-What goes to a bolt names it, as its address.  What a bolt says does not: whoever receives it knows
-from which connection it came, so nobody can speak for another, or for an epoch that is over.
+What goes to a bolt names it, as its address.  A message from a bolt does not: the receiver knows
+the connection it came from, so no bolt can speak for another, or for an epoch that is over.
 
 Each is an array whose first element is its tag, so the order of fields counts.  A change here is a
 change of the wire: it raises :data:`flowctl.wire.frames.PROTOCOL_VERSION`.  All are frozen; threads
@@ -60,17 +60,17 @@ class RangeEmission(Emission, frozen=True, tag=13):
 
 
 class Revoke(Message, frozen=True, tag=7):
-    """Give these back unless you have begun them."""
+    """Asks a bolt to give back those of these tuples that it has not begun."""
 
     bolt: str
     tuple_ids: Ids
 
 
 class Split(Message, frozen=True, tag=14):
-    """Give back the end of a range.
+    """Asks a bolt to give back the end of a range.
 
-    ``keep`` is the share of what it has not claimed that the bolt may keep (0 to 1).  ``request``
-    numbers the requests: one that is sent again gets the same answer.
+    ``keep`` is the share (0 to 1) of the unclaimed part that it may keep.  ``request`` numbers the
+    requests: a repeated one gets the same answer.
     """
 
     bolt: str
@@ -109,7 +109,7 @@ class Ack(Message, frozen=True, tag=4):
 
 
 class SettledAck(Ack, frozen=True, tag=11):
-    """An ack of a topology's bolt, with what it made of the tuple."""
+    """An ack of a topology's bolt, with what the bolt emitted for the tuple."""
 
     settlement: Settlement = Settlement()
 
@@ -175,16 +175,16 @@ class Fail(Message, frozen=True, tag=5):
 
 
 class Revoked(Message, frozen=True, tag=8):
-    """These were given back and will not be processed; the others had begun."""
+    """These tuples were given back and will not be processed; the bolt had begun the others."""
 
     tuple_ids: Ids
 
 
 class LongCall(Message, frozen=True):
-    """A call of ``process`` that takes long: for ``for_s`` by now [s].
+    """A call of ``process`` that has been running for ``for_s`` [s].
 
-    It works on a record from ``first`` to ``last`` of ``partition``; both are the same if it is
-    known which.
+    It is working on a record between ``first`` and ``last`` of ``partition``; the two are equal if
+    the record is known.
     """
 
     partition: str
@@ -213,14 +213,15 @@ class Heartbeat(Message, frozen=True, tag=6):
 
     @property
     def holds(self) -> int:
-        """The tuples that it has, begun or not."""
+        """The number of tuples that the bolt has, begun or not."""
         return self.busy_slots + self.queued
 
 
 class SplitAnswer(Message, frozen=True, tag=15):
-    """The range now ends at ``stop``; what is above it is the spout's again.
+    """The range now ends at ``stop``; the part above goes back to the spout.
 
-    As before: nothing was given back.  0: the bolt no longer knows the range, which is finished.
+    If ``stop`` did not change, nothing was given back; 0: the bolt no longer knows the range, which
+    is finished.
     """
 
     tuple_id: int
@@ -237,7 +238,7 @@ class RejectedRecord(Message, frozen=True):
 
 
 class Processed(Message, frozen=True):
-    """What came of some records of a range.
+    """The outcome of some records of a range.
 
     ``read_s``: how long ``process`` waited for the source; ``wait_s`` the range was queued (0 from
     the second report on); ``service_s`` in ``process``, ``sink_s`` of that in a sink (None: not
@@ -272,7 +273,7 @@ class Processed(Message, frozen=True):
             rejected=[*self.rejected, *later.rejected],
             left_out=self.left_out + later.left_out,
             receipts=[*self.receipts, *later.receipts],
-            call_s=later.call_s,  # what is known by now
+            call_s=later.call_s,  # known so far
             is_urgent=later.is_urgent,
             is_awaited=later.is_awaited,
         )

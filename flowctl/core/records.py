@@ -1,6 +1,6 @@
-"""What flows: records, and what is kept of them.
+"""Records, and the state that is kept of them: spans, checkpoints, receipts.
 
-All types are frozen :class:`msgspec.Struct`.  Threads may share them, as nobody changes the dicts,
+All types are frozen :class:`msgspec.Struct`.  Threads may share them, as no code changes the dicts,
 lists and values that they hold.
 """
 
@@ -29,8 +29,8 @@ class _Nothing:
         return "NOTHING"
 
 
-# The value of a record that a translator found nothing in: it is not sent, and counts as acked at
-# once, so that its position does not hold up the checkpoint (S107).
+# The value of a record in which a translator found no payload: it is not sent, and counts as acked
+# at once, so that its position does not hold up the checkpoint (S107).
 NOTHING: Final = _Nothing()
 
 
@@ -45,15 +45,15 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position: Position
     value: Any
 
-    if not TYPE_CHECKING:  # type checkers say it themselves
+    if not TYPE_CHECKING:  # type checkers report it themselves
 
         def __getitem__(self, key):
-            """Say what to write instead: many a first ``process`` does this."""
+            """Explain what to write instead: many a first ``process`` does this."""
             raise TypeError(f"a Record is not its value: write record.value[{key!r}]")
 
         def __getattr__(self, name):
-            """As for ``record["id"]``: a record's fields are in its value."""
-            if name.startswith("__"):  # what Python and libraries ask any object for
+            """Explain as for ``record["id"]``: a record's fields are in its value."""
+            if name.startswith("__"):  # attributes that Python and libraries ask any object for
                 raise AttributeError(name)
             raise AttributeError(f"a Record is not its value: write record.value[{name!r}]")
 
@@ -119,7 +119,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AckOutcome(enum.Enum):
-    """What became of an ack or a fail.  None of these is an error; all but ACKED are counted."""
+    """The effect of an ack or a fail.  None of these is an error; all but ACKED are counted."""
 
     ACKED = "acked"  # in time, from the bolt that holds the tuple
     LATE = "late"  # the first ack, but after expiry: it completes the tuple, replays are dropped
@@ -153,8 +153,8 @@ class LostRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """How far one source partition is done.
 
-    ``position`` is that of the highest contiguous acked record (None: none yet),
-    ``records`` how many records that is since the partition's beginning, ``acked`` the
+    ``position`` is the position of the last record up to which all are acked (None: none yet),
+    ``records`` the number of records up to there since the partition's beginning, ``acked`` the
     selective acks above it, in order, disjoint.  ``end`` is what the source gave with its end
     (:class:`flowctl.ports.SourceChunk`), once all records before it are acked; None: there may be
     more to read.  ``mark`` is the newest that the source gave to recognise the partition by, while
@@ -173,7 +173,7 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, gc=False):
     def given_up(self) -> Position | None:
         """The last record that was given up or rejected, or None.
 
-        No sink may take it, and what lies before it, for written (``Span.unsettled``).
+        No sink may treat it, or records before it, as written (``Span.unsettled``).
         """
         return self.lost[-1].last if self.lost else None
 
@@ -208,9 +208,9 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Receipts(msgspec.Struct, frozen=True, gc=False):
-    """What ``process`` gave to be kept with the ``records`` in ``[start, stop)``, now done.
+    """Receipts that ``process`` gave to be kept with the ``records`` in ``[start, stop)``, which
+    are done, except for the positions ``apart``: they were rejected, and wait for the dead letter.
 
-    But the positions ``apart`` are not: they were rejected, and wait for the dead letter.
     ``kept_nowhere`` of the records were rejected, and there is no dead letter.
     """
 

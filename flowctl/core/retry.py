@@ -1,6 +1,6 @@
-"""When something that failed is tried again: after which pause, how often, and what goes first.
+"""Retries: after which pause, how often, and in which order.
 
-One rule of pauses and one queue, for whatever can fail: tuples, roots of a topology, inputs that a
+One rule of pauses and one queue for all that can fail: tuples, roots of a topology, inputs that a
 target refused, the rows of a partition, a bolt, a store (S18, S110).
 """
 
@@ -24,8 +24,8 @@ class Pause(NamedTuple):
     """How long to wait before the next try: ``first_s``, doubled with each failure in a row, and
     at most ``most_s``.
 
-    Chance leaves out up to ``jitter_share`` of it, so that those who failed together do not come
-    back together.
+    A random part of it, up to ``jitter_share``, is left out, so that callers that failed together
+    do not come back together.
     """
 
     first_s: float
@@ -33,7 +33,7 @@ class Pause(NamedTuple):
     jitter_share: float = 0.0
 
     def after(self, failures: int, chance: Callable[[], float] | None = None) -> float:
-        """Return the pause after so many failures in a row [s].
+        """Return the pause after this number of failures in a row [s].
 
         ``chance`` gives numbers from 0 to 1; None: no jitter.
         """
@@ -44,12 +44,13 @@ class Pause(NamedTuple):
     def asked(self, failures: int, after_s: float) -> float:
         """Return the pause where a target asked to be left alone for ``after_s``.
 
-        A shorter pause than our own is believed once: with the next failure our own begins.
+        A request shorter than our own pause is honoured once; from the next failure on our own
+        pauses apply.
         """
         return after_s if failures <= 1 else max(after_s, self.after(failures - 1))
 
     def waits(self) -> Iterator[float]:
-        """Yield the pauses of one who fails again and again; after a success, begin a new one."""
+        """Yield the pauses of a caller that fails again and again; after a success, begin anew."""
         return map(self.after, count(1))
 
 
@@ -66,20 +67,22 @@ RESTART: Final = Pause(0.1, 5.0)
 #: The same after its worker died: it should be back soon however often it is killed.  A process
 #: that kills its worker is stopped by the attempts of its tuple.
 RESTART_KILLED: Final = Pause(0.1, 1.0)
-#: A bolt that lived for so long had connected and worked: what failed before does not count [s].
+#: A bolt that lived this long [s] had connected and worked: its earlier failures do not count.
 WELL_AFTER_S: Final = 10.0
 #: Between a bolt's tries to connect: the spout listens before it starts bolts, so what fails is a
 #: full accept queue or a short failure of the network.  Eight tries take 6 s.
 CONNECT: Final = Pause(0.05, 3.2)
 CONNECT_TRIES: Final = 8
-#: Between tries to reach a relay: a restart is over soon, and all that is sent waits for it.
+#: Between tries to reach a relay: a restart is short, and everything to be sent waits for it.
 RELAY: Final = Pause(0.02, 0.5)
 #: A checkpoint store that is away is tried again at least this often [s].
 _STORE_MOST_S: Final = 5.0
 
 
 def pause_of_store(interval_s: float) -> Pause:
-    """Return the pauses of one who saves every ``interval_s`` while the store is away."""
+    """Return the pauses of a driver that saves every ``interval_s``, for while the store is
+    away.
+    """
     return Pause(interval_s, _STORE_MOST_S)
 
 
@@ -87,12 +90,12 @@ T = TypeVar("T", bound=Hashable)
 
 
 class RetryQueue(Generic[T]):
-    """What is tried again: one time for each item, and a bound on its attempts.
+    """The items to be tried again: for each its time, and a bound on its attempts.
 
-    Pure; not thread-safe.  ``scheduled`` holds the items, ready or not, and ``doubted`` those of
-    them that may be in work; only to be read.  ``chance`` gives numbers from 0 to 1 for the jitter
-    (None: no jitter).  What is ready goes by ``rank``, the lowest first; without one, and where
-    ranks are equal, in the order in which it became ready.
+    Pure; not thread-safe.  ``scheduled`` holds the items, ready or not, and ``doubted`` those that
+    a bolt may be working on; do not change them.  ``chance`` gives numbers from 0 to 1 for the
+    jitter (None: no jitter).  Ready items go by ``rank``, the lowest first; without a rank, or if
+    ranks are equal, in the order in which they became ready.
 
     Taking out is lazy: an entry of a heap counts only while it is its item's newest.
     """
@@ -111,18 +114,18 @@ class RetryQueue(Generic[T]):
         settings = settings or RetrySettings()
         most_s = settings.backoff_max_s
         self._fault = Pause(settings.backoff_first_s, most_s, _JITTER_SHARE)
-        # What was refused, or failed perhaps by the target's fault, waits no longer by itself than
-        # a target that is down is left alone: the end of a job should not wait for it.
+        # The longest wait after a refusal, or a failure that may be the target's fault: as long as
+        # a target that is down is left alone.  The end of a job should not have to wait longer.
         self._refusal = self._fault._replace(most_s=min(TARGET.most_s, most_s))
         self._attempts_max = settings.attempts_max
         self._chance = chance
         self._rank = rank
-        # When it is due, and which entry is its newest.
+        # Item → when it is due, and the number of its newest entry.
         self.scheduled: dict[T, tuple[float, int]] = {}
         self.doubted: dict[T, None] = {}
-        # Numbers make two with the same time differ: both survive (S110).
+        # Numbers order entries with equal times, so that both survive (S110).
         self._numbers = count(1)
-        self._waiting: list[tuple[float, int, T]] = []  # by when they are due
+        self._waiting: list[tuple[float, int, T]] = []  # ordered by due time
         self._ready: list[tuple[Any, int, T]] = []
         self._passed: list[tuple[Any, int, T]] = []  # ready too, but there was no room for them
 
@@ -132,7 +135,8 @@ class RetryQueue(Generic[T]):
     # -- it failed -----------------------------------------------------------------------
 
     def fault(self, item: T, faults: int, now_s: float) -> float | None:
-        """``item`` has had so many faults: schedule it after its back-off; return when it is ready.
+        """Schedule ``item`` after the back-off for this number of ``faults``; return when it is
+        ready.
 
         None: its attempts have run out, and it is not scheduled (S110).
         """
@@ -145,8 +149,8 @@ class RetryQueue(Generic[T]):
     def refusal(
         self, item: T, refusals: int, now_s: float, *, after_s: float | None = None
     ) -> float:
-        """``item`` was refused so often, or failed by another's fault: schedule it, whatever its
-        faults; return when it is ready.
+        """Schedule ``item`` after ``refusals``, or failures that were not its fault; return when it
+        is ready.  Its own faults do not matter.
 
         ``after_s``: what the target asked for; None: it did not say.
         """
@@ -156,7 +160,7 @@ class RetryQueue(Generic[T]):
         return now_s + after_s
 
     def add(self, item: T, *, not_before_s: float, now_s: float) -> None:
-        """Schedule ``item``, ready at ``not_before_s``; this takes an older one's place."""
+        """Schedule ``item``, ready at ``not_before_s``; this replaces an earlier entry."""
         self.doubted.pop(item, None)
         if not_before_s > now_s:
             number = next(self._numbers)
@@ -171,9 +175,9 @@ class RetryQueue(Generic[T]):
         return (0 if self._rank is None else self._rank(item), number, item)
 
     def doubt(self, item: T, *, until_s: float, now_s: float) -> None:
-        """Schedule what a bolt may be at work on; earlier than that only for a bolt that is idle.
+        """Schedule at ``until_s`` an item that a bolt may be working on.
 
-        Such a bolt takes it with :meth:`discard`.
+        Before that only an idle bolt may get it, with :meth:`discard`.
         """
         self.add(item, not_before_s=until_s, now_s=now_s)
         self.doubted[item] = None
@@ -183,7 +187,7 @@ class RetryQueue(Generic[T]):
         self.scheduled[item] = (inf, 0)
 
     def is_parked(self, item: T) -> bool:
-        """Whether it waits for something else than time."""
+        """Whether it waits for something other than time."""
         return self.due_s(item) == inf
 
     def discard(self, item: T) -> bool:
@@ -192,7 +196,7 @@ class RetryQueue(Generic[T]):
         return self.scheduled.pop(item, None) is not None
 
     def discard_where(self, is_meant: Callable[[T], bool]) -> list[T]:
-        """Take out and return all that ``is_meant``, ready or not.  O(all)."""
+        """Take out and return all items that ``is_meant`` accepts, ready or not.  O(all)."""
         meant = [item for item in self.scheduled if is_meant(item)]
         for item in meant:
             self.discard(item)
@@ -201,12 +205,12 @@ class RetryQueue(Generic[T]):
     # -- time passes ---------------------------------------------------------------------
 
     def due_s(self, item: T) -> float | None:
-        """From when on ``item`` is ready; None: it is not scheduled."""
+        """Return when ``item`` is ready; None: it is not scheduled."""
         newest = self.scheduled.get(item)
         return None if newest is None else newest[0]
 
     def next_due_s(self) -> float | None:
-        """When the next one that waits becomes ready, or None."""
+        """Return when the next waiting item becomes ready, or None."""
         waiting = self._waiting
         while waiting and not self._is_newest(waiting[0]):
             heappop(waiting)
@@ -217,7 +221,9 @@ class RetryQueue(Generic[T]):
         return newest is not None and newest[1] == entry[1]
 
     def ripen(self, now_s: float) -> None:
-        """Make ready what has waited long enough; stops at the first that has not (S111)."""
+        """Make ready the items that have waited long enough; stop at the first that has not
+        (S111).
+        """
         waiting = self._waiting
         while waiting and waiting[0][0] <= now_s:
             entry = heappop(waiting)
@@ -237,9 +243,9 @@ class RetryQueue(Generic[T]):
             heappop(self._ready)
 
     def take(self) -> T | None:
-        """Take out the next one that is ready, or None; :meth:`put_back` undoes it.
+        """Take out and return the next ready item, or None; :meth:`put_back` undoes it.
 
-        Those that were put back come when all others have had a turn.
+        Items that were put back come again after all others have had a turn.
         """
         if not self.has_ready:
             return None
@@ -248,5 +254,5 @@ class RetryQueue(Generic[T]):
         return item
 
     def put_back(self, item: T) -> None:
-        """An item from :meth:`take` could not go yet."""
+        """Put back an item from :meth:`take` that could not go yet."""
         self._passed.append(self._readied(item, -inf))

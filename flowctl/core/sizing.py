@@ -13,9 +13,8 @@ smaller (:mod:`flowctl.core.end_of_input.shares`).
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from flowctl.core.cost import ServiceModel, ServicePool
+from flowctl.core.consumer import AdaptiveFlowConsumer
+from flowctl.core.cost import ServicePool
 from flowctl.core.settings import TupleSettings
 
 # The fixed cost may take 3 % of the time, if T allows it (ADR 9).  Less would need longer tuples:
@@ -27,7 +26,7 @@ _RECORDS_PER_FIXED = (1 - FIXED_SHARE) / FIXED_SHARE
 DRIVER_S = 60e-6
 # If a call takes so long that T leaves little room, records get so many times the call's time: then
 # 4 % is overhead, near FIXED_SHARE.  More would gain little, and a kill repeats a whole tuple.
-_RECORDS_PER_DEAR_CALL = 24
+RECORDS_PER_DEAR_CALL = 24
 # The same if a call's cost is guessed from round trips, which include the path.
 _RECORDS_PER_GUESSED_CALL = 9
 # A call that takes more than this share of T is expensive.
@@ -54,19 +53,9 @@ _GOLDEN = 0.6180339887498949
 _TRY_TWO_EVERY = 8
 
 
-class Sized(Protocol):
-    """Who gets the tuple: a bolt, or a partition that calls a target (flowctl/delivery)."""
-
-    @property
-    def service(self) -> ServiceModel:
-        """What its calls took."""
-
-    @property
-    def sent(self) -> int:
-        """How many tuples it got so far."""
-
-
-def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: ServicePool) -> int:
+def records_for(
+    consumer: AdaptiveFlowConsumer, settings: TupleSettings, bolts: int, pool: ServicePool
+) -> int:
     """Return how many records the next tuple for ``consumer`` should have, at most.
 
     ``bolts``: how many there are; ``pool``: what they have in common.  At least 1, at most
@@ -84,7 +73,7 @@ def records_for(consumer: Sized, settings: TupleSettings, bolts: int, pool: Serv
     sure = 0.0
     if service.is_told and pool.is_split:  # otherwise a and b can't be told apart
         sure = pool.fixed_least
-        work_s = max(work_s, _RECORDS_PER_DEAR_CALL * service.tuple_s)
+        work_s = max(work_s, RECORDS_PER_DEAR_CALL * service.tuple_s)
         # While a is uncertain it may be larger than it seems: avoid many small tuples.
         may_cost_s = record_s * pool.fixed_most + DRIVER_S * bolts
         work_s = min(work_s, _RECORDS_PER_FIXED * may_cost_s)

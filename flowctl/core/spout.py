@@ -1,4 +1,4 @@
-"""SpoutCore: what a run of one stage drives: a :class:`TupleCore` with a source and a checkpoint.
+"""SpoutCore: the core of a run with one stage: a :class:`TupleCore` with a source and a checkpoint.
 
 Which calls there are, and in which order: :mod:`flowctl.core.driver`.
 """
@@ -22,7 +22,7 @@ from flowctl.core.tuples import FlowTuple
 
 
 class Aside:
-    """Part of ``SpoutCore``, not thread-safe."""
+    """Rejects records that cannot be sent.  Part of ``SpoutCore``, not thread-safe."""
 
     def __init__(self, book: Book, intake: Intake, failures: Failures) -> None:
         self._book = book
@@ -30,7 +30,7 @@ class Aside:
         self._failures = failures
 
     def take(self, partition: str, record: Record, reason: str, now_s: float) -> bool:
-        """Number ``record`` in its place and reject it, as ``process`` could have.
+        """Number ``record`` like one that was read, and reject it as ``process`` could have.
 
         False: there is no room for it now.
         """
@@ -83,12 +83,15 @@ class SpoutCore(KeepingCore):
         self.intake: Intake = Intake(settings.buffer, checkpoint or Checkpoint(), events, guarantee)
         keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
+        self._failures.done_before = checkpoint.records if checkpoint is not None else 0
         under_way = TuplesUnderWay(self.book, self._failures)
         self.handover: Handover = Handover(self.intake, under_way, events)
         self._aside = Aside(self.book, self.intake, self._failures)
 
     def expect_bolts(self, count: int) -> None:
-        """``count`` bolts in all are to connect: those to come have a share of what is left."""
+        """Announce that ``count`` bolts in all will connect: each counts when the rest is shared
+        out.
+        """
         self.book.to_come = max(0, count - len(self.bolts))
 
     # -- records come in -----------------------------------------------------------------
@@ -112,13 +115,18 @@ class SpoutCore(KeepingCore):
         return taken
 
     def set_aside(self, partition: str, record: Record, *, reason: str, now_s: float) -> bool:
-        """The next ``record`` can't be sent: it waits for the dead letter.  False: no room."""
+        """Reject the next ``record``, which can't be sent: it waits for the dead letter.
+
+        False: no room.
+        """
         return self._aside.take(partition, record, reason, now_s)
 
     def on_committed(self) -> None:
-        """What was offered is saved: where that has to come first, it may be sent now (S88)."""
+        """Note that the offered records are saved; if saving has to come first, they may be sent
+        now (S88).
+        """
         self.intake.is_held = False
 
     def checkpoint(self) -> Checkpoint:
-        """What a restart goes on from.  A pure read; O(partitions + ranges)."""
+        """Return what a restart continues from.  A pure read; O(partitions + ranges)."""
         return self.intake.checkpoint()

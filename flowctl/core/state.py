@@ -1,4 +1,4 @@
-"""How a bolt is doing: NORMAL, SLOW, BUSY for people; alive or not for the core.  Read this first.
+"""The state of a bolt: NORMAL, SLOW, BUSY for display; alive or not for the core.  Read this first.
 
 Everything that changes either is in the two tables of this file (S4–S6; after BUSY the next ack in
 range means NORMAL again).
@@ -15,7 +15,7 @@ from flowctl.core.events import BoltState
 
 
 class Signal(enum.Enum):
-    """What was seen of a bolt."""
+    """What was observed of a bolt."""
 
     # Looked up in a table for every other ack: members are single, and by name it is Python code.
     __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
@@ -35,8 +35,8 @@ _AFTER = {
     Signal.SILENT: BoltState.BUSY,
 }
 
-# The state after a signal does not depend on the state before it: what a bolt did last is what
-# it is.  The table is written out so that an exception to that has a place to stand.
+# The state after a signal does not depend on the state before it: the last signal decides.  The
+# table is written out in full so that an exception could be added.
 TRANSITIONS: Final = MappingProxyType(
     {(state, signal): _AFTER[signal] for state in BoltState for signal in Signal}
 )
@@ -64,7 +64,7 @@ SILENT: Final = (
 
 
 class Sign(enum.Enum):
-    """What was seen of a bolt that bears on its liveness."""
+    """What was observed of a bolt that affects its liveness."""
 
     HEARD = "said something"
     ANSWERED = "acked, failed or was refused a tuple"

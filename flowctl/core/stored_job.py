@@ -1,4 +1,5 @@
-"""What a checkpoint store keeps of one job, what each call makes of it, and what it refuses.
+"""The state that a checkpoint store keeps of one job, the result of each call, and the calls that
+it refuses.
 
 The rules of :class:`flowctl.ports.CheckpointStore`, once for all stores: those in memory and on
 disk are these functions and a place to keep the result; Redis does the same in Lua, and refuses in
@@ -29,17 +30,21 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def acquired(stored: StoredJob, *, now_unix_s: int) -> StoredJob:
-    """A driver takes the job: a new epoch, at least the time of day, as the data may be lost."""
+    """Return the job as a driver takes it over: with a new epoch, at least the time of day, in case
+    the store lost its data.
+    """
     return msgspec.structs.replace(stored, epoch=max(stored.epoch + 1, now_unix_s))
 
 
 def saved(stored: StoredJob, checkpoint: Checkpoint, *, epoch: int, now_unix_ms: int) -> StoredJob:
-    """The driver of ``epoch`` saves; a higher one than the stored one is taken."""
+    """Return the job after a save by the driver of ``epoch``, which may be newer than the stored
+    one.
+    """
     if epoch < stored.epoch:
         raise fenced(stored.job, newest=stored.epoch, ours=epoch)
     partitions = stored.checkpoint.partitions
     for name, state in checkpoint.partitions.items():
-        key = _sort_key(state.position)  # also raises for what can't be a position
+        key = _sort_key(state.position)  # also raises for values that can't be positions
         if (before := partitions.get(name)) is not None and key < _sort_key(before.position):
             raise goes_back(stored.job, name)
     merged = Checkpoint(partitions | checkpoint.partitions)
@@ -47,7 +52,7 @@ def saved(stored: StoredJob, checkpoint: Checkpoint, *, epoch: int, now_unix_ms:
 
 
 def rewound(stored: StoredJob, partition: str, position: Position | None) -> StoredJob:
-    """Somebody sets a partition back; drivers are fenced."""
+    """Return the job after one of its partitions was set back; running drivers are fenced."""
     value = set_back(stored.job, stored.checkpoint.partitions, partition, position)
     partitions = stored.checkpoint.partitions | {partition: value}
     return msgspec.structs.replace(
@@ -56,7 +61,7 @@ def rewound(stored: StoredJob, partition: str, position: Position | None) -> Sto
 
 
 def cleared(stored: StoredJob) -> StoredJob:
-    """Nothing is left but the epoch, which rises if there was one."""
+    """Return the job with nothing but its epoch, which rises if there was one."""
     return StoredJob(job=stored.job, epoch=stored.epoch + 1) if stored.epoch else stored
 
 
@@ -66,7 +71,7 @@ def set_back(
     partition: str,
     position: Position | None,
 ) -> PartitionCheckpoint:
-    """Return the state of ``partition`` once it is back at ``position``.
+    """Return the state of ``partition`` after it was set back to ``position``.
 
     How many records were done before another position than the saved one is 0 if that is unknown.
     What was lost after it is done again, and counts no more.
@@ -95,7 +100,7 @@ def _records_at(position: Position | None, saved: PartitionCheckpoint) -> int:
 
 
 def fenced(job: str, *, newest: int, ours: int) -> FencedError:
-    """The job has a newer epoch than ``ours``."""
+    """Return the error for a driver whose job has a newer epoch than ``ours``."""
     return FencedError(
         f"job {job!r} was taken over from this driver (epoch {newest}, ours {ours}):"
         " another driver has started, or somebody cleared or rewound its checkpoint.",
@@ -105,7 +110,7 @@ def fenced(job: str, *, newest: int, ours: int) -> FencedError:
 
 
 def goes_back(job: str, partition: str) -> InternalError:
-    """A save that is none of a run's."""
+    """Return the error for a save that would go back, which no run does."""
     return InternalError(
         f"job {job!r}, partition {partition!r}: the position would go back.",
         remedy="Please report this; `flowctl checkpoint rewind` is the way to go back.",
@@ -113,7 +118,7 @@ def goes_back(job: str, partition: str) -> InternalError:
 
 
 def unknown(job: str, partitions: Iterable[str], partition: str) -> ConfigError:
-    """There is no such partition, or nothing at all."""
+    """Return the error for a partition, or a job, that does not exist."""
     known = sorted(partitions)
     if not known:
         return ConfigError(
@@ -128,7 +133,7 @@ def unknown(job: str, partitions: Iterable[str], partition: str) -> ConfigError:
 
 
 def ahead(position: Position | None, stored: Position | None) -> ConfigError:
-    """A rewind that would go forward."""
+    """Return the error for a rewind that would go forward."""
     return ConfigError(
         "position",
         f"{show(position)} lies ahead of what is saved, {show(stored)}.",
@@ -137,7 +142,7 @@ def ahead(position: Position | None, stored: Position | None) -> ConfigError:
 
 
 def no_name() -> ConfigError:
-    """A job without a name has no place."""
+    """Return the error for a job without a name, which has no place in a store."""
     return ConfigError("job", "the name is empty.", remedy="Name the job.")
 
 

@@ -1,4 +1,4 @@
-"""Where tuples are cut from, and what learns when one is done: an intake, or a plain queue."""
+"""Sources of tuples, which also learn when a tuple is done: an intake, or a plain queue."""
 
 from __future__ import annotations
 
@@ -11,44 +11,48 @@ from flowctl.core.records import Position, Record
 
 
 class Supply(Protocol):
-    """What a ``TupleCore`` needs of it: :class:`flowctl.core.intake.Intake`, or :class:`Backlog`.
+    """What a ``TupleCore`` needs of its source: :class:`flowctl.core.intake.Intake`, or
+    :class:`Backlog`.
 
-    ``is_held``: nothing new may be sent yet.  ``holds_rest``: as far as is known no more records
-    will come than those that it holds.
+    ``is_held``: nothing new may be sent yet.  ``holds_rest``: as far as is known, it holds all the
+    records that are still to come.
     """
 
     is_held: bool
 
     @property
     def buffer(self) -> SendBuffer:
-        """What no bolt was given yet."""
+        """The records that no bolt was given yet."""
 
     @property
     def holds_rest(self) -> bool:
-        """Whether, as far as is known, no more will come."""
+        """Whether, as far as is known, no more records will come."""
 
     def ack(self, cut: Cut) -> None:
-        """The records of ``cut`` are done."""
+        """Mark the records of ``cut`` done."""
 
     def acked_through(self, partition: str) -> Position | None:
-        """Up to where all of ``partition`` is done, as far as that is known."""
+        """Return the position up to which all of ``partition`` is done, as far as that is known."""
 
     def given_up(self, partition: str) -> Position | None:
-        """The last position of ``partition`` that was given up or rejected, if that is known."""
+        """Return the last position of ``partition`` that was given up or rejected, if that is
+        known.
+        """
 
     def note_lost(self, cut: Cut, *, is_kept: bool) -> None:
-        """The records of ``cut`` count as done, but were given up or rejected.
+        """Mark the records of ``cut`` done without their effect: given up or rejected.
 
-        ``is_kept``: the dead letter has them; otherwise nobody.
+        ``is_kept``: the dead letter has them; otherwise they are kept nowhere.
         """
 
     def end(self) -> None:
-        """No more records will come."""
+        """Note that no more records will come."""
 
 
 class BacklogBuffer(SendBuffer):
-    """A buffer that gives at most ``records_max`` records at once: as many as have room after
-    that."""
+    """A buffer that gives at most ``records_max`` records at once: as many as there is room for
+    afterwards.
+    """
 
     __slots__ = ("records_max",)
 
@@ -62,14 +66,14 @@ class BacklogBuffer(SendBuffer):
 
 
 class Backlog:
-    """Records that wait for bolts, unbounded; nobody keeps account of which are done.
+    """An unbounded queue of records for bolts, which does not track the done ones.
 
-    For a stage of a topology, where the trees of its inputs do.  Not thread-safe.
+    For a stage of a topology: there the trees of its inputs do that.  Not thread-safe.
     """
 
     __slots__ = ("_next_seq", "buffer", "is_held")
 
-    # More comes as long as the stage before has something; the end is known when it is reported.
+    # More comes as long as the previous stage has something; the end is reported by a call.
     holds_rest = False
 
     def __init__(self) -> None:

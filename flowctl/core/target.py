@@ -53,16 +53,21 @@ class Target(Place):
     """Part of ``TupleCore``; not thread-safe.
 
     ``is_troubled`` is False as long as nothing fails: then nobody needs to ask or tell anything
-    else here.
+    else here.  ``in_place``: without bolts, one call is made after the other.  So it is not known
+    how much is left, and nothing succeeds while a record is looked for; but others call it too.
     """
 
     __slots__ = (
-        "_before", "_book", "_cut_at_s", "_in_flight", "_reason", "_records", "_retries",
-        "_used_at_s", "is_troubled",
+        "_before", "_book", "_cut_at_s", "_in_flight", "_in_place", "_reason", "_records",
+        "_retries", "_used_at_s", "is_troubled",
     )  # fmt: skip
 
-    def __init__(self, book: Book, retries: RetryQueue[FlowTuple]) -> None:
-        super().__init__(book.settings.retry.give_up_after_s, book.counters, book.events)
+    def __init__(
+        self, book: Book, retries: RetryQueue[FlowTuple], *, in_place: bool = False
+    ) -> None:
+        give_up_after_s = book.settings.retry.give_up_after_s
+        super().__init__(give_up_after_s, book.counters, book.events, is_known=in_place)
+        self._in_place = in_place
         self.is_troubled: bool = False
         self._in_flight = RefusedLimit(hold_calls=_HOLD_CALLS)  # at all bolts together
         self._records = RefusedLimit(down_most=0.0, hold_s=_SIZE_HOLD_S, hold_calls=0)
@@ -112,7 +117,8 @@ class Target(Place):
         """Whether this may be its fault, like the last one: nothing succeeded since."""
         if not self._is_unproven(failed):
             return False
-        return self.breaker.is_about_to_open or self._has_news(failed)
+        waits = not self._in_place and self._has_news(failed)
+        return waits or self.breaker.is_about_to_open
 
     def _is_unproven(self, failed: FlowTuple) -> bool:
         is_bad = fails_alone(failed.cut.partition, failed.refusals)
@@ -128,7 +134,8 @@ class Target(Place):
         if self.fails_for_long(now_s) or not self._is_unproven(failed):
             return False
         others = self._book.pending.values()
-        return self._are_left(FEW_LEFT, (one for one in others if not one.is_given_up))
+        left = (one for one in others if not one.is_given_up)
+        return self._in_place or self._are_left(FEW_LEFT, left)
 
     def _are_left(self, more_than: int, tuples: Iterable[FlowTuple]) -> bool:
         """Whether ``tuples`` hold more records than that, as far as is known."""
@@ -141,7 +148,7 @@ class Target(Place):
 
     def _has_news(self, failed: FlowTuple) -> bool:
         """Whether something else is left that has not failed since the last success."""
-        if self._book.supply.buffer.records > 0:
+        if self._in_place or self._book.supply.buffer.records > 0:
             return True
         return any(
             other.judged_at_s <= self.proven_at_s

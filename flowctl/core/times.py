@@ -55,20 +55,21 @@ class AckTimes:
 
 
 class RecentTimes:
-    """The last 32 values [s], for a median on a screen: enough to be steady, few enough to be free.
+    """The last 32 values [s], for a median on a screen: enough to be steady, few enough to cost
+    nothing.
 
-    In an array: as 32 objects, scattered in memory, reading them for each of 1,000 bolts four times
-    a second took a tenth of the driver's time.  Not thread-safe.
+    In an array: reading 32 scattered objects for each of 1,000 bolts four times a second took a
+    tenth of the driver's time.  Not thread-safe.
     """
 
     __slots__ = ("_place", "_values")
 
     def __init__(self) -> None:
         self._values: array[float] = array("d")
-        self._place = 0  # of the oldest, once all are there
+        self._place = 0  # the index of the oldest value, once all are there
 
     def add(self, value_s: float) -> None:
-        """Take ``value_s`` in place of the oldest one."""
+        """Put ``value_s`` in the place of the oldest value."""
         values = self._values
         if len(values) < _KEPT:
             values.append(value_s)
@@ -77,12 +78,12 @@ class RecentTimes:
             self._place = (self._place + 1) % _KEPT
 
     def median_s(self) -> float | None:
-        """The median; None before the first value."""
+        """The median [s]; None before the first value."""
         return median(self._values) if self._values else None
 
 
 class BoltTimes:
-    """The last times of one bolt, for people: nothing is decided by them.  Not thread-safe."""
+    """The last times of one bolt, for display: no decision depends on them.  Not thread-safe."""
 
     __slots__ = ("_of_all", "rtts", "services")
 
@@ -92,7 +93,9 @@ class BoltTimes:
         self._of_all = of_all
 
     def keep(self, rtt_s: float, wait_s: float | None, service_s: float | None) -> None:
-        """Take one ack's, here and among those of all bolts; None: the bolt reports no times."""
+        """Take the times of one ack, here and for all bolts together; None: the bolt reports no
+        times.
+        """
         self.rtts.add(rtt_s)
         if wait_s is not None and service_s is not None:
             self.services.add(service_s)

@@ -1,6 +1,6 @@
 """TupleCore: which tuple goes to which bolt when.  Time comes in, decisions go out.
 
-Whoever drives it owns the lock, calls in what happened, and polls out what to do
+Its driver owns the lock, reports by calls what happened, and polls what to do
 (:mod:`flowctl.core.driver`).  ``now_s`` is monotonic seconds and never goes back.
 """
 
@@ -51,7 +51,7 @@ from flowctl.core.tuples import FlowTuple
 
 
 class BoltRegistry:
-    """Adds bolts to the book and removes them; remembers the windows and counts of those that went.
+    """Adds bolts to the book and removes them; remembers the windows and counts of bolts that went.
 
     Part of ``TupleCore``; not thread-safe.
     """
@@ -59,12 +59,12 @@ class BoltRegistry:
     def __init__(self, book: Book, failures: Failures) -> None:
         self._book = book
         self._failures = failures
-        self._windows: dict[str, float] = {}  # of bolts that went
+        self._windows: dict[str, float] = {}  # windows of bolts that went
         # What a bolt had done before it went, as in NewBolt.
         self._counts: dict[str, tuple[int, int, int]] = {}
 
     def add(self, new: NewBolt) -> AdaptiveFlowConsumer:
-        """A bolt came."""
+        """Add a bolt that connected."""
         bolt, slots, epoch, now_s, *_ = new
         consumer = self._book.consumer_type(
             new._replace(counts=self._counts.get(bolt, new.counts)),
@@ -78,7 +78,7 @@ class BoltRegistry:
         return consumer
 
     def remove(self, bolt: str, *, now_s: float, reason: str, lost: bool) -> None:
-        """A bolt that is there went; ``lost`` as in ``TupleCore.remove_bolt``."""
+        """Remove a bolt that went; ``lost`` as in ``TupleCore.remove_bolt``."""
         book, failures = self._book, self._failures
         consumer = book.remove_bolt(bolt)
         self._windows[bolt] = consumer.policy.window
@@ -100,10 +100,11 @@ class BoltRegistry:
 
 
 def _settings_of(settings: CoreSettings, slots: int) -> CoreSettings:
-    """With ``lab.window.advertised``, the slots that the bolt reports bound its window (S28).
+    """Return the settings of a bolt: with ``lab.window.advertised``, its reported slots bound its
+    window (S28).
 
     A window of min(window, slots) leaves room only while a slot is free: the spout counts what the
-    bolt holds, so no message has to tell which are.
+    bolt holds, so no message has to report free slots.
     """
     window = settings.window
     if not window.advertised:
@@ -122,9 +123,9 @@ _ACKED: Final = AckOutcome.ACKED
 class TupleCore:
     """Bolts, windows, dispatch, recovery and the end of the input.  Pure; not thread-safe.
 
-    Tuples are cut from ``supply``, which keeps account of what is done, if anything does.
-    ``keeper`` is who gets the tuples whose attempts ran out; ``chance`` gives numbers from 0 to 1
-    for the jitter of back-offs (None: none); ``events``: where to put what happens.
+    Tuples are cut from ``supply``, which may also track what is done.  ``keeper`` gets the tuples
+    whose attempts ran out; ``chance`` gives numbers from 0 to 1 for the jitter of back-offs (None:
+    none); ``events``: where to put what happens.
     """
 
     def __init__(
@@ -163,10 +164,12 @@ class TupleCore:
     def add_bolt(
         self, bolt: str, *, slots: int, epoch: int, now_s: float, in_order: bool = False
     ) -> None:
-        """A bolt came, or came back with a new epoch: what it held before goes to others.
+        """Add a bolt that connected.  If it came back with a new epoch, what it held before goes to
+        others.
 
         ``in_order``: each slot takes tuples in the order of sending and messages come back in the
-        order in which they left, so with one slot the ack of a later tuple proves an earlier lost.
+        order in which they left, so with one slot the ack of a later tuple proves that an earlier
+        one is lost.
         """
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")
@@ -174,10 +177,11 @@ class TupleCore:
         self.book.changed(consumer)
 
     def remove_bolt(self, bolt: str, *, now_s: float, reason: str = "", lost: bool = True) -> None:
-        """A bolt went.  What it held goes to others; a bolt that is not there is ignored.
+        """Remove a bolt that went.
 
-        ``lost``: it died rather than left, so the tuples that it was working on (the oldest, one
-        a slot) may be the cause, and count a fault.
+        What it held goes to others; an unknown bolt is ignored.  ``lost``: it died rather than
+        left, so the tuples that it was working on (the oldest, one for each slot) may be the cause,
+        and get a fault each.
         """
         if bolt in self.bolts:
             self._end_phase.forget(bolt)
@@ -186,28 +190,28 @@ class TupleCore:
     # -- tuples go out -------------------------------------------------------------------
 
     def end_of_input(self, *, now_s: float) -> None:
-        """No more records will come: share out, take back and copy what is left.
+        """Note that no more records will come: share out, take back and copy what is left.
 
-        A source is read to its end only then: what an earlier run had acked beyond the last record
-        read counts as reached, so a reader that merely stops must not call this, or the records
-        between are lost.
+        Call this only if the source was read to its end: acks of an earlier run beyond the last
+        record read count as reached, so if a reader merely stopped, the records between would be
+        lost.
         """
         del now_s
         self.book.input_ended = True
         self.book.supply.end()
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
-        """Return the next tuple that a window allows, and to whom; None: nothing now."""
+        """Return the next tuple that a window allows, and its bolt; None: nothing now."""
         return self._emitter.poll(now_s)
 
     def poll_order(self) -> Order | None:
-        """Return the next thing to ask of a bolt, or None."""
+        """Return the next order for a bolt (such as to give tuples back), or None."""
         return self.book.orders.popleft() if self.book.orders else None
 
     # -- bolts answer --------------------------------------------------------------------
 
     def on_ack(self, bolt: str, epoch: int, ack: Ack, *, now_s: float) -> AckOutcome:
-        """A bolt processed a tuple.  The first ack wins; all others are counted and ignored."""
+        """Take the ack of a tuple.  The first ack wins; all others are counted and ignored."""
         consumer = self.bolts.get(bolt)
         if consumer is None or consumer.epoch != epoch:
             return self._count_unknown()
@@ -223,7 +227,7 @@ class TupleCore:
         target.proven_at_s = max(target.proven_at_s, flow_tuple.sent_at_s)  # acks overtake
         if target.is_troubled:
             target.on_success(flow_tuple.sent_at_s, now_s)
-        # An earlier sending's ack says nothing of this one's round trip (Karn).
+        # The ack of an earlier sending says nothing about this one's round trip (Karn).
         if tuple_id in consumer.flight and ack.attempt == flow_tuple.attempt:
             if consumer.is_fifo and next(iter(consumer.flight)) != tuple_id:
                 self._recovery.on_acked(consumer, flow_tuple, now_s)
@@ -244,7 +248,7 @@ class TupleCore:
         return outcome
 
     def _take_needless(self, tuple_id: int, consumer: AdaptiveFlowConsumer) -> AckOutcome:
-        """An ack of what is done, or was never sent."""
+        """Take the ack of a tuple that is done already, or was never sent."""
         known = consumer.strays.end(tuple_id)
         self.book.changed(consumer)
         if not known and tuple_id > self.book.ids.last:
@@ -253,12 +257,12 @@ class TupleCore:
         return AckOutcome.DUPLICATE
 
     def on_fail(self, bolt: str, epoch: int, fail: Fail, *, now_s: float) -> AckOutcome:
-        """``process`` raised, or the target had no room or is away.
+        """Take a failure: ``process`` raised, or the target had no room or is away.
 
-        Raised: the tuple is sent again, perhaps in pieces, or given up (S109, S110).  Refused: it
-        is sent again, and no attempt is counted.  That a bolt raised counts also if the tuple was
-        given to another meanwhile, which need not end it then: or a record whose every call raises
-        later than it is waited for would go round for ever.
+        If it raised, the tuple is sent again, perhaps in pieces, or given up (S109, S110).  If the
+        target refused, it is sent again, and no attempt is counted.  A bolt's failure counts even
+        if another bolt was given the tuple meanwhile, and the tuple may end by it: otherwise a
+        record whose calls always raise after the time-out would go round for ever.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
@@ -271,7 +275,7 @@ class TupleCore:
         if at is not None and not 0 <= at < len(records):
             at = None
         reason = fail.reason(records[at].position if at is not None else None)
-        if fail.is_refused:  # the records before the one that was being read were taken
+        if fail.is_refused:  # earlier records were taken
             refusal = Refused(reason, fail.after_s, in_flight, at or 0)
             outcome = self._failures.refuse(flow_tuple, consumer, refusal, now_s)
             self.book.changed(consumer)
@@ -284,7 +288,9 @@ class TupleCore:
     def _hand_back(
         self, consumer: AdaptiveFlowConsumer, fail: Fail, now_s: float
     ) -> FlowTuple | None:
-        """``consumer`` is rid of a tuple that it did not process; None: nobody need hear of it."""
+        """Take from ``consumer`` a tuple that it did not process; None: its failure changes
+        nothing.
+        """
         consumer.on_answered()
         flow_tuple = consumer.take_out(fail.tuple_id)
         if flow_tuple is None:
@@ -298,9 +304,9 @@ class TupleCore:
     def _reclaim(
         self, late: FlowTuple, consumer: AdaptiveFlowConsumer, fail: Fail, now_s: float
     ) -> bool:
-        """Whether the fail of a tuple that ``consumer`` does not hold any more counts.
+        """Return whether the failure of a tuple that ``consumer`` no longer holds counts.
 
-        Then it is in nobody's hands.
+        If so, no bolt holds the tuple afterwards.
         """
         if fail.is_refused or not late.was_given(consumer.bolt):
             return False
@@ -312,11 +318,13 @@ class TupleCore:
         return bool(self.book.lost)
 
     def poll_lost(self) -> Lost | None:
-        """Return the next tuple that was given up or dropped: forgotten here, its caller's now."""
+        """Return the next tuple that was given up or dropped; this core forgets it, the caller has
+        it.
+        """
         return self.book.lost.popleft() if self.book.lost else None
 
     def on_revoked(self, bolt: str, epoch: int, given: Revoked, *, now_s: float) -> None:
-        """A bolt gave tuples back that it had not begun: they go to others, no fault counted."""
+        """Take tuples that a bolt gave back unbegun: they go to others, no fault counted."""
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return
@@ -327,18 +335,20 @@ class TupleCore:
                 self.counters.tuples_revoked += 1
                 self._failures.move(flow_tuple, consumer, now_s)
         if not consumer.held:
-            consumer.on_answered()  # it had begun nothing
+            consumer.on_answered()  # it had begun none of them
         self.book.changed(consumer)
         self._end_phase.on_answer(consumer, given=bool(given.tuple_ids))
 
     def on_heartbeat(self, bolt: str, epoch: int, beat: Heartbeat, *, now_s: float) -> None:
-        """A sign of life from the bolt's own thread, and whether it has anything to do."""
+        """Take a bolt's heartbeat: a sign of life, and what the bolt holds."""
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is not None and self._recovery.on_heartbeat(consumer, beat, now_s):
             self.book.changed(consumer)
 
     def _speaker(self, bolt: str, epoch: int, now_s: float) -> AdaptiveFlowConsumer | None:
-        """The bolt that said something, now known to be alive; None if its epoch is over."""
+        """Return the bolt that sent a message, and note that it is alive; None if its epoch is
+        over.
+        """
         consumer = self.bolts.get(bolt)
         if consumer is None or consumer.epoch != epoch:
             return None
@@ -347,27 +357,31 @@ class TupleCore:
         return consumer
 
     def _on_speaks_again(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
-        """It was suspect."""
+        """Take back to work a bolt that was suspect."""
         self._recovery.on_spoke(consumer, now_s)
         self.book.changed(consumer)
 
     def may_speak_of(self, bolt: str, tuple_id: int) -> bool:
-        """Whether ``bolt`` can have been sent this tuple; of one that is done, anybody may."""
+        """Whether ``bolt`` can have been sent this tuple; of one that is done, any bolt may
+        report.
+        """
         flow_tuple = self.book.pending.get(tuple_id)
         if flow_tuple is None:
             return 0 <= tuple_id <= self.book.ids.last
         return flow_tuple.was_given(bolt)
 
     def attempts_of(self, bolt: str, tuple_id: int) -> int:
-        """How often a tuple that is not acked was sent; 0: it is done.  ``bolt`` as below."""
+        """Return how often a tuple that is not acked was sent; 0: it is done.  ``bolt`` as
+        below.
+        """
         del bolt
         flow_tuple = self.book.pending.get(tuple_id)
         return flow_tuple.attempt if flow_tuple is not None else 0
 
     def drop_peer(self, bolt: str, *, now_s: float, reason: str) -> None:
-        """What ``bolt`` said can't be: it is ended, and what it held goes to others.
+        """End ``bolt``, which sent something impossible; what it held goes to others.
 
-        What it was working on counts a fault: a record that makes bolts talk nonsense must not go
+        What it was working on gets a fault: a record that makes bolts send nonsense must not go
         round for ever.
         """
         self.counters.peers_dropped += 1
@@ -381,7 +395,7 @@ class TupleCore:
     # -- time passes ---------------------------------------------------------------------
 
     def next_deadline_s(self) -> float | None:
-        """When :meth:`on_deadline` wants to be called; None: only after something happened."""
+        """Return when to call :meth:`on_deadline`; None: only after something happened."""
         due_s = self._recovery.next_s()
         for at_s in (self._failures.next_s(), self._end_phase.next_s()):
             if at_s is not None and (due_s is None or at_s < due_s):
@@ -389,11 +403,13 @@ class TupleCore:
         return due_s
 
     def suspect(self, bolt: str, *, now_s: float) -> None:
-        """``bolt`` can't be reached: suspect, before its silence alone would say so."""
+        """Treat ``bolt`` as suspect, as it can't be reached, without waiting for its silence to
+        show it.
+        """
         self._recovery.suspect(self.bolts[bolt], now_s)
 
     def on_deadline(self, *, now_s: float) -> None:
-        """Expire what is overdue, suspect who is silent, make retries ready."""
+        """Expire overdue tuples, suspect silent bolts, make retries ready."""
         self._failures.on_deadline(now_s)
         self._recovery.on_deadline(now_s)
         self._end_phase.on_deadline(now_s)
@@ -406,18 +422,18 @@ class TupleCore:
 
     @property
     def target_down(self) -> TargetWentDown | None:
-        """Since when and why (nearly) nothing succeeds; None: it does, or nobody knows."""
+        """Since when and why (nearly) nothing succeeds; None: calls succeed, or it is unknown."""
         return self._failures.target.down
 
     @property
     def is_target_lost(self) -> bool:
-        """Whether that has lasted for ``retry.give_up_after_s``: the run has to fail."""
+        """Whether the target has been down for ``retry.give_up_after_s``: the run has to fail."""
         return self._failures.target.breaker.is_lost
 
     def tuple_records(self, bolt: str, tuple_id: int) -> Sequence[Record]:
-        """The records of a tuple that is not acked yet; empty if there is no such tuple.
+        """Return the records of a tuple that is not acked yet; empty if there is no such tuple.
 
-        ``bolt`` spoke of it; a core of several stages numbers tuples by stage.
+        ``bolt`` is the one that reported it: a core of several stages numbers tuples by stage.
         """
         del bolt
         flow_tuple = self.book.pending.get(tuple_id)
@@ -435,30 +451,30 @@ class TupleCore:
 
     @property
     def to_go_again(self) -> Collection[FlowTuple]:
-        """The tuples that wait to be sent again, ready or not; only to be read."""
+        """The tuples that wait to be sent again, ready or not; do not change it."""
         return self._failures.retries.scheduled
 
     def next_retry_s(self) -> float | None:
-        """When the next tuple that backs off may go again, or None."""
+        """Return when the next tuple that backs off may go again, or None."""
         return self._failures.retries.next_due_s()
 
     def due_s(self, bolt: str) -> float:
-        """When ``bolt``, which is there, has to be looked at if nothing happens until then."""
+        """Return when ``bolt`` has to be looked at if nothing happens until then."""
         return self._recovery.due_s(self.bolts[bolt])
 
     @property
     def in_flight(self) -> int:
-        """Tuples at bolts, as far as they are waited for."""
+        """Tuples at bolts whose acks are waited for."""
         return self._emitter.in_flight
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether a bound on what is pending, and no window, holds back new tuples."""
+        """Whether new tuples are held back by a bound on pending tuples, not by a window."""
         return self._emitter.is_at_limit
 
     @property
     def is_drained(self) -> bool:
-        """Nothing buffered, nothing in flight, nothing to send again."""
+        """Whether nothing is buffered, in flight or waiting to be sent again."""
         return not self.book.pending and not self.buffer.records
 
 
@@ -489,7 +505,9 @@ class KeepingCore(TupleCore):
         return self._failures.poll_dead_letter()
 
     def on_dead_lettered(self, tuple_id: int, *, now_s: float) -> None:
-        """What :meth:`poll_dead_letter` gave is safe; one that was acked meanwhile is ignored."""
+        """Note that a tuple from :meth:`poll_dead_letter` is safe; if it was acked meanwhile,
+        ignore it.
+        """
         flow_tuple = self.book.pending.get(tuple_id)
         if flow_tuple is None:
             return

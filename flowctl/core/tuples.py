@@ -1,4 +1,4 @@
-"""The tuple on its way: what the spout remembers of it until it is acked."""
+"""The tuple in flight: what the spout remembers of it until it is acked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 from flowctl.core.buffer import Cut
 from flowctl.core.records import Position
 
-Ids: TypeAlias = Sequence[int]  # of tuples
+Ids: TypeAlias = Sequence[int]  # ids of tuples
 
-#: It never failed: before any time that a clock shows.
+#: It never failed: earlier than any time that a clock shows.
 NEVER_JUDGED = -1.0
 
 
@@ -31,9 +31,11 @@ class TupleIds:
 
 
 class Search(msgspec.Struct, gc=False, eq=False):
-    """What the outcome of one piece of a failed tuple says of the others, which wait for it.
+    """What the outcome of one piece of a failed tuple means for the other pieces, which wait for
+    it.
 
-    ``suspect`` holds the record that fails, should this piece succeed; ``aside`` is what follows.
+    If this piece succeeds, ``suspect`` holds the record that fails; ``aside`` is the piece behind
+    it.
     """
 
     suspect: FlowTuple | None
@@ -62,12 +64,12 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     avoided: set[str] | None = None
     held_by: str | None = None
     held_before: set[str] | None = None
-    ordinal: int = 0  # which one it was of those that went to the bolt, from 1
+    ordinal: int = 0  # its number among the tuples sent to the bolt, from 1
     window_limited: bool = True  # it was not sent earlier because windows were full
     is_hedged: bool = False  # another bolt was given it as well
     is_given_up: bool = False  # its attempts ran out, or process rejected it
-    is_culprit: bool = False  # what made the tuple fail that it was cut from is in it
-    search: Search | None = None  # it is a piece by which a record is looked for
+    is_culprit: bool = False  # it holds the record that made the whole tuple fail
+    search: Search | None = None  # set while it is a piece of a search
     sent_at_s: float = 0.0
     deadline_s: float = 0.0
     due_s: float = 0.0  # when its ack is expected; kept only at the end of the input
@@ -91,20 +93,21 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
         )
 
     def recut(self, cut: Cut) -> None:
-        """It holds ``cut`` from now on."""
+        """Hold ``cut`` from now on."""
         self.cut = cut
 
     # -- it goes to bolts ----------------------------------------------------------------
 
     def begin_attempt(self) -> int:
-        """It is sent; return which sending of it this is, from 1."""
+        """Count a sending; return its number, from 1."""
         self.attempt += 1
         return self.attempt
 
     def sent(
         self, bolt: str, now_s: float, deadline_s: float, ordinal: int, window_limited: bool
     ) -> None:
-        """It is sent to ``bolt``, as the one with this ``ordinal``, and is late at ``deadline_s``.
+        """Note that it is sent to ``bolt``, as its tuple number ``ordinal``, and is late at
+        ``deadline_s``.
 
         ``window_limited``: windows were full until now.
         """
@@ -119,28 +122,30 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
         self.ordinal, self.window_limited = ordinal, window_limited
 
     def sent_with(self, whole: FlowTuple) -> None:
-        """It was a part of ``whole`` when that was sent last."""
+        """Take over the sending of ``whole``: it was a part of that tuple then."""
         self.attempt, self.sent_at_s = whole.attempt, whole.sent_at_s
 
     def hedged(self) -> None:
-        """Another bolt is given it as well."""
+        """Note that another bolt is given it as well."""
         self.is_hedged = True
 
     def wait_until(self, deadline_s: float) -> None:
-        """It is late from then on; of those that go again, the one with the earliest goes first."""
+        """Let it be late from ``deadline_s`` on; of the retries, the one with the earliest deadline
+        goes first.
+        """
         self.deadline_s = deadline_s
 
     def wait_anew(self, now_s: float) -> None:
-        """What is measured from its sending is measured from now on."""
+        """Measure from ``now_s`` what is otherwise measured from its sending."""
         self.sent_at_s = now_s
 
     def expect_ack(self, due_s: float) -> float:
-        """Its ack is expected then; return that."""
+        """Expect its ack at ``due_s``; return that."""
         self.due_s = due_s
         return due_s
 
     def was_given(self, bolt: str) -> bool:
-        """Whether it was ever sent to ``bolt``, which may still have it or speak of it."""
+        """Whether it was ever sent to ``bolt``, which may still have it or report it."""
         return bolt == self.held_by or (self.held_before is not None and bolt in self.held_before)
 
     def avoid(self, bolt: str) -> None:
@@ -150,56 +155,60 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
         self.avoided.add(bolt)
 
     def allow(self, bolt: str) -> None:
-        """``bolt`` is at work on it after all."""
+        """No longer avoid ``bolt``, which is working on it after all."""
         if self.avoided is not None:
             self.avoided.discard(bolt)
 
     # -- it fails ------------------------------------------------------------------------
 
     def judged(self, now_s: float) -> None:
-        """It failed: only what is sent from now on shows that it was not its place's fault."""
+        """Note that it failed: only successes of what is sent from now on would clear its place."""
         self.judged_at_s = now_s
 
     def faulted(self) -> None:
-        """Its failure counts against it."""
+        """Count its failure against it."""
         self.faults += 1
 
     def refused(self) -> None:
-        """It was refused, or its failure does not count."""
+        """Note that it was refused, or that its failure does not count."""
         self.refusals += 1
 
     def forgiven(self) -> None:
-        """Its last fault was not its own."""
+        """Take back its last fault, as it was not to blame."""
         self.faults -= 1
 
     def give_up(self) -> None:
-        """It is not sent any more."""
+        """Mark it as not to be sent any more."""
         self.is_given_up = True
 
     def take_faults(self, faults: int, *, is_culprit: bool = False) -> None:
-        """So many faults of what it was cut from count against it.
+        """Take over ``faults`` of the tuple it was cut from.
 
-        ``is_culprit``: what made that fail is in it.
+        ``is_culprit``: the record that made that tuple fail is in this one.
         """
         self.faults = faults
         self.is_culprit = self.is_culprit or is_culprit
 
     def take_blame(self, whole: FlowTuple) -> None:
-        """All that made ``whole`` fail may be in this part of it, which goes where that may go."""
+        """Take over the history of ``whole``, as the cause of its failure may be in this part; it
+        may go to the same bolts.
+        """
         self.take_faults(whole.faults, is_culprit=whole.is_culprit)
         self.refusals = whole.refusals
         self.avoided = set(whole.avoided) if whole.avoided else None
 
     def begin_search(self, search: Search | None) -> None:
-        """It is tried for ``search``, if that is one."""
+        """Try it as a piece of ``search``, if there is one."""
         self.search = search
 
     def end_search(self) -> Search | None:
-        """It is a piece like any other; return what its outcome would have told."""
+        """Make it a piece like any other; return the search that its outcome would have decided."""
         search, self.search = self.search, None
         return search
 
 
 def by_deadline(flow_tuple: FlowTuple) -> tuple[float, int]:
-    """The order of tuples that are ready to go again: of two with one deadline the older (S18)."""
+    """Return the sort key of ready retries: the earlier deadline first, then the older tuple
+    (S18).
+    """
     return flow_tuple.deadline_s, flow_tuple.tuple_id

@@ -1,8 +1,8 @@
-"""How many rows the next batch of a stream should have, so that it takes about as long as wanted.
+"""How many rows the next batch of a stream should have to take about the wanted time.
 
-A batch of n rows takes a + b n seconds: a is Spark's own work, b the target's.  Where a alone is
-longer than wanted, no number of rows would do: then rows get a part of the time beside it, instead
-of ever smaller batches that take as long.
+A batch of n rows takes a + b n seconds: a is Spark's own work, b the target's.  If a alone exceeds
+the wanted time, no number of rows is small enough: then rows get a fixed share of time beside it,
+instead of ever smaller batches that take as long.
 
 Pure.  Only the time from a batch's plan to the next question is known, not when it ended: where a
 trigger waits for its tick, that is a bound and no measurement.  Nor is it known how far a batch has
@@ -27,46 +27,48 @@ from flowctl.core.cost import CallCost
 # Pure.
 
 
-# After so many batches; if the rows did take the time, after twice as many, up to 160: then one
-# batch in 160 takes twice as long as wanted.  Less often where batches are not small.
+# A trial follows after this many batches; if the rows did take the time, after twice as many, up to
+# 160: then one batch in 160 takes twice as long as wanted.  Less often if batches are not small.
 _EVERY, _EVERY_LARGE, _EVERY_MOST = 30, 60, 160
-# A query that begins with few rows was started again: it may have been like this for long.
+# A query that begins with few rows was restarted: its batches may have been small for long.
 _FIRST = 8
 _TIMES: Final = 2.0
-# The first batch has as many by default.
+# Rows of the first batch by default.
 _SMALL_ROWS = 200
-# A stream that has grown so much by itself knows that rows are cheap.
+# A stream that has grown to this size by itself shows that rows are cheap.
 _GROWN = 10
-# Twice as many rows, in less than this of the usual time: the rows are not what takes it.  More
-# than half way between once and twice, as the next trial, with four times as many, corrects it.
+# If twice as many rows take less than this many times the usual time, the rows are not what takes
+# it.  More than half way between once and twice, as the next trial, with four times as many,
+# corrects it.
 _SAME = 1.8
-_USUAL_OF = 5  # batches: their median
-# Half as many as were shown to take no longer are the fewest, until a batch of so few takes so many
-# times as long: the target changed.  The proof gets old by a fiftieth with each batch.
+_USUAL_OF = 5  # the usual time is the median of this many batches
+# The fewest rows are this share of the rows that were shown to take no longer, until a batch of
+# that few takes this many times as long: then the target has changed.  The proof loses a fiftieth
+# with each batch.
 _KEPT, _UNTIL, _AGES = 0.5, 3.0, 0.98
 
 
 class RowTrials:
-    """Sizes of batches that tell whether rows count; most of the time those that are wanted.
+    """Sizes of batches that show whether rows matter; most of the time the wanted sizes.
 
     Not thread-safe.
     """
 
     def __init__(self, rows: int) -> None:
-        """``rows``: of the first batch."""
+        """``rows``: the number of the first batch."""
         self._recent_s: deque[float] = deque(maxlen=_USUAL_OF)
         first = _EVERY if rows >= _SMALL_ROWS else _FIRST
-        self._every = {True: first, False: _EVERY_LARGE}  # by whether they are small
+        self._every = {True: first, False: _EVERY_LARGE}  # by whether batches are small
         self._since = 0
         self._rows_most = max(_SMALL_ROWS, _GROWN * rows)
-        self._usual: tuple[int, float] | None = None  # rows and time before the trial that runs
+        self._usual: tuple[int, float] | None = None  # rows and time before the current trial
         self._fewest, self._fewest_s = 1.0, 0.0
 
     def next_rows(self, rows: int, batch_s: float, wanted: float, cost: CallCost) -> float:
         """Return how many rows the next batch should have.
 
-        The last one had ``rows`` and took ``batch_s`` seconds; ``cost``, to which a trial tells
-        what it shows, would take ``wanted``.
+        The last one had ``rows`` and took ``batch_s`` seconds; by ``cost``, which learns from
+        trials, the next would have ``wanted``.
         """
         if self._usual is not None:
             return self._tried(rows, batch_s, wanted, cost)
@@ -88,7 +90,9 @@ class RowTrials:
         return self._fewest
 
     def _tried(self, rows: int, batch_s: float, wanted: float, cost: CallCost) -> float:
-        """A trial ran; while more rows take no longer, the next one has twice as many again."""
+        """Take the result of a trial; while more rows take no longer, the next one doubles them
+        again.
+        """
         assert self._usual is not None
         before, usual_s = self._usual
         if rows > before and batch_s < _SAME * usual_s:
@@ -112,29 +116,33 @@ class RowTrials:
 
 # A stream begins with this many rows: a record may take a second.
 START_ROWS = 200
-# At most so many times as many as before, and so few.  A target that becomes five times slower or
-# quicker is met by the third batch after; one wrong guess costs the time of four batches.
+# A batch has at most this many times the rows of the one before, and at least as small a share of
+# them.  If a target becomes five times slower or faster, the third batch after that fits; one wrong
+# guess costs the time of four batches.
 _GROWTH, _SHRINK = 4.0, 0.1
-# Where nothing was measured, because a trigger waited for its tick: a guess is all there is.
+# The guess if nothing was measured, because a trigger waited for its tick.
 _GUESSED_GROWTH = 2.0
-# Spark's own work where the machine is not busy, before anything is known.
+# Spark's own work [s] on an idle machine, before anything is known.
 _USUAL_S = 0.5
-# It belongs to the machine, and changes by so much of itself from batch to batch.
+# Spark's own work depends on the machine, and changes by this share from batch to batch.
 _SPARK_DRIFT = 0.02
-# A batch that repeats exactly takes so much more or less time.  With more, changes of the target
-# would be taken for noise longer.
+# Equal batches take this much more or less time.  With a larger share, changes of the target would
+# be taken for noise longer.
 _NOISE = 0.15
-# Rows get at least this part of a: batches are then at most half as long again as Spark's own work.
+# Rows get at least this share of a: batches are then at most half as long again as Spark's own
+# work.
 _ROWS_PER_FIXED = 0.5
-# So many batches in a row that took so much longer than wanted, though none had more rows than the
-# one before: then it is not the rows that take the time.  By accident that is one batch in 1,000
-# if their times differ by 15 %.
+# If this many batches in a row take this many times the wanted time, though none has more rows than
+# the one before, it is not the rows that take the time.  By accident that is one batch in 1,000 if
+# their times differ by 15 %.
 _LONG, _LONG_BATCHES = 1.1, 5
-# The next one has so many times as many rows, which tells.  Fewer would not be told from noise.
+# The next batch has this many times as many rows, which shows the difference.  A smaller factor
+# could not be told from noise.
 _PROBE = 2.0
-# Sizes differ by a twentieth for nothing.
+# Differences in size of up to a twentieth do not matter.
 _AS_MANY = 1.05
-# What was once too much may be tried again, so much more with each batch that was not measured.
+# A size that was once too large may be tried again: this much more with each batch that was not
+# measured.
 _FORGET = 1.05
 
 
@@ -152,10 +160,12 @@ class BatchRows:
         self._ceiling = float(rows_max)
         self._last_rows = 0
         self._trials = RowTrials(self.rows)
-        self._long = 0  # batches in a row
+        self._long = 0  # long batches in a row
 
     def took(self, rows: int, batch_s: float, *, is_bound: bool = False) -> None:
-        """A batch of ``rows`` took ``batch_s`` seconds, or at most that (``is_bound``)."""
+        """Note that a batch of ``rows`` took ``batch_s`` seconds, or at most that
+        (``is_bound``).
+        """
         if rows <= 0 or batch_s <= 0:
             return
         if is_bound:

@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -79,23 +80,19 @@ class TaskCalls:
             finally:
                 self._calls.end(call)
         helper = self._helper = self._helper or _Helper()
-        call.in_helper(helper, lambda: process(batch), self._calls)
-        call.done.wait()
-        if call.too_long is not None:
+        helper.ask(lambda: process(batch), call.answer, lambda: self._calls.end(call))
+        wait([call.answer])
+        if call.is_stuck:
             self._helper = None
-            helper.put(None)  # it ends when the call returns
-            raise call.too_long
-        return call.result()  # type: ignore[no-any-return]
+            helper.end(None)  # it ends when the call returns
+        return call.answer.result()  # type: ignore[no-any-return]
 
     def here(self, do: Callable[[], object]) -> None:
         """Call ``do`` in the thread in which calls run: a connection may belong to it."""
         if self._helper is None:
             do()
-            return
-        job = _Job(do)
-        self._helper.put(job)
-        job.done.wait()
-        job.result()
+        else:
+            self._helper.ask(do, Future()).result()
 
     def _watch(self) -> None:
         while not self._ended.wait(self._look_s):
@@ -113,77 +110,56 @@ class TaskCalls:
             )
 
 
-class _Job:
-    """What a helper does: ``do``, in the context of who asked for it."""
-
-    def __init__(self, do: Callable[[], Any]) -> None:
-        self.done = threading.Event()
-        self._do = do
-        self._context = contextvars.copy_context()
-        self._made: Any = None
-        self._raised: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._made = self._context.run(self._do)
-        except BaseException as error:  # raised again by result()
-            self._raised = error
-        self.done.set()
-
-    def result(self) -> Any:
-        if self._raised is not None:
-            raise self._raised
-        return self._made
-
-
 class _Call:
     """See :class:`flowctl.bolts.slots.UnderWay`."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.began_at_s = time.monotonic()
-        self.done = threading.Event()
-        self.too_long: CallTooLongError | None = None
-        self._job: _Job | None = None
-
-    def in_helper(self, helper: _Helper, do: Callable[[], Any], calls: Calls) -> None:
-        """Have ``helper`` do it; :attr:`done` is set when it has, or when it took too long."""
-
-        def whole() -> Any:
-            try:
-                return do()
-            finally:
-                calls.end(self)
-
-        job = self._job = _Job(whole)
-        job.done = self.done
-        helper.put(job)
-
-    def result(self) -> Any:
-        assert self._job is not None
-        return self._job.result()
+        self.answer: Future[Any] = Future()
+        self.is_stuck = False
 
     def overdue(self, error: CallTooLongError) -> None:
-        self.too_long = error
-        self.done.set()
+        self.is_stuck = True
+        self.answer.set_exception(error)
 
 
 class _Helper:
     """A thread that does one job after the other, until it is ended or stuck."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.put: Final = self._jobs.put
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # No executor's: the process would wait for one that is stuck.
         threading.Thread(target=self._run, name="flowctl-call", daemon=True).start()
+
+    def ask(
+        self,
+        do: Callable[[], Any],
+        answer: Future[Any],
+        is_awaited: Callable[[], bool] = lambda: True,
+    ) -> Future[Any]:
+        """Let it call ``do`` in the context of who asks, and ``answer`` if that ``is_awaited``."""
+        context = contextvars.copy_context()
+
+        def job() -> None:
+            try:
+                made = context.run(do)
+            except BaseException as error:  # raised again by the answer
+                if is_awaited():
+                    answer.set_exception(error)
+            else:
+                if is_awaited():
+                    answer.set_result(made)
+
+        self._jobs.put(job)
+        return answer
 
     def end(self, last: Callable[[], object] | None) -> None:
         """Let it do ``last`` and end; wait for that."""
         if last is not None:
-            job = _Job(last)
-            self.put(job)
-            job.done.wait()
-        self.put(None)
+            wait([self.ask(last, Future())])
+        self._jobs.put(None)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job.run()
+            job()

@@ -30,7 +30,7 @@ from flowctl.failure.callables import check_returned, is_async
 from flowctl.failure.classify import is_about_rows, refusal_of
 from flowctl.failure.job_fault import job_fault_of
 
-# -- Which rows a delivery has read, and so whether a letter of another attempt still stands ---
+# -- Which rows a delivery has read, and so whether the letter of an earlier attempt is valid ---
 
 
 class ReadRows:
@@ -96,7 +96,7 @@ _WAITING_MAX = 8
 # what is left of the target's speed; single rows would multiply the calls.
 _REFUSALS_MAX = 3
 _HALVED_ROWS_MIN = 25
-# These are nobody's row's fault: the partition ends.
+# No row is to blame for these: they end the partition.
 _FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError)
 
 
@@ -117,15 +117,14 @@ class Delivery:
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] | None = random.random,
     ) -> None:
-        settings = plan.settings()
         self.tally: Tally = Tally()
         self._plan = plan
         self._where = where
         self._pacer = pacer
         self._clock = clock
         self._sleep = sleep
-        self._pieces = Pieces(where.partition, settings, chance)
-        self._rows_per_call = RowsPerCall(settings.tuple, clock)
+        self._pieces = Pieces(plan.attempts_max, chance)
+        self._rows_per_call = RowsPerCall(plan.rows_max, plan.call_max_s)
         self._lost = LostRows(plan, where, self.tally)
         self._rows = ReadRows(where.section_of)
         self._calls = TaskCalls(
@@ -160,13 +159,14 @@ class Delivery:
     def _next(self, records: Iterator[Record]) -> FlowTuple | None:
         pieces = self._pieces
         while True:
-            if (piece := pieces.next(self._clock())) is not None:
-                return piece
-            if pieces.waiting < _WAITING_MAX and (read := self._read(records)):
-                return pieces.add(read)
-            if (due_s := pieces.next_due_s()) is None:
-                return None
-            self._sleep(max(0.0, due_s - self._clock()))
+            if pieces.may_call(self._clock()):
+                if (piece := pieces.retries.take()) is not None:
+                    return piece
+                if len(pieces.retries) < _WAITING_MAX and (read := self._read(records)):
+                    return pieces.add(read)
+                if not pieces.retries:
+                    return None
+            self._sleep(max(0.0, pieces.next_s() - self._clock()))
 
     def _read(self, records: Iterator[Record]) -> list[Record]:
         most = self._rows_per_call.next()
@@ -181,6 +181,7 @@ class Delivery:
     def _deliver(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
         cost = self._plan.cost
         began_at_s, self._call_s = self._clock(), 0.0
+        self._pieces.begin(piece, began_at_s)
         price = None if cost is None else cost(self._batch_of(piece, 1))
         try:
             self._pacer.run(lambda: self._call(piece, process), price)
@@ -194,8 +195,7 @@ class Delivery:
             self._failed(piece, error)
         else:
             self._lost.succeeded()
-            self._pieces.settle(piece, self._clock())
-            self._pieces.note_progress()
+            self._pieces.done(piece, self._clock())
         finally:
             waited_s = self._clock() - began_at_s - self._call_s
             self.tally.waited_s += waited_s
@@ -224,7 +224,7 @@ class Delivery:
         if raised is not None:
             self._not_taken(piece, batch, raised)
             return
-        self._rows_per_call.took(spent_s, len(batch))
+        self._rows_per_call.took(spent_s, len(batch), self._clock())
         self._settle(batch, range(len(batch)))
 
     def _spent(self, began_at_s: float) -> float:
@@ -252,12 +252,15 @@ class Delivery:
         Where ``fn`` was, if it calls the target row by row: what came before goes apart from the
         rest.  It is not taken for done, as ``fn`` may write it at its end.
         """
-        piece.refused()
         if index := batch.reading_index:
             return index
-        is_large = len(batch) > _HALVED_ROWS_MIN
-        is_too_large = piece.refusals >= _REFUSALS_MAX and is_large and _is_slow(error)
-        return len(batch) // 2 if is_too_large else 0
+        if not _is_slow(error):
+            return 0
+        piece.refused()
+        if piece.refusals < _REFUSALS_MAX or len(batch) <= _HALVED_ROWS_MIN:
+            return 0
+        self._rows_per_call.timed_out(len(batch), self._clock())
+        return len(batch) // 2
 
     def _keep_refused(self, piece: FlowTuple, batch: Batch, again: tuple[int, ...]) -> bool:
         """The target took ``batch`` but for ``again``; return whether anything is left to send."""
@@ -282,7 +285,7 @@ class Delivery:
                 self._lost.reject(batch[index], reason)
             except Exception as error:
                 raise _NotSettledError(error) from None
-            self._pieces.note_given_up(batch[index])
+            self._pieces.give_up(batch[index])
         if batch.left_out:
             self.tally.left_out += batch.left_out
             self._rows.left_out(batch)
@@ -298,11 +301,10 @@ class Delivery:
             cause = error.error if isinstance(error, _PanicError) else error
             for record in piece.cut.records:
                 self._lost.give_up(record, piece.faults, cause)
-            self._pieces.settle(piece, now_s, is_done=False)
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
         where, records = self._where, piece.cut.records
-        through, unsettled, section_of = self._pieces.acked_through(), None, where.section_of
+        through, unsettled, section_of = self._pieces.acked_through, None, where.section_of
         if through is None:
             through = where.before
         elif where.before is not None:

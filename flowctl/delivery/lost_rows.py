@@ -1,4 +1,4 @@
-"""Rows that the target does not take: into the dead letter, or the partition fails."""
+"""Rows that the target does not take: they go into the dead letter, or the partition fails."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from flowctl.ports import AttemptDeadLetter, DeadLetter
 
 
 class LostRows:
-    """What one partition leaves out.  Not thread-safe.
+    """The rows that one partition leaves out.
 
-    Without a dead letter and without ``fail_over`` nothing may be left out: that would be silent.
+    Not thread-safe.  Without a dead letter and without ``fail_over`` no row may be left out: the
+    loss would be silent.
     """
 
     def __init__(self, plan: Plan, where: Where, tally: Tally) -> None:
@@ -34,13 +35,13 @@ class LostRows:
             self._port = port.of_attempt()
         self._budget = None
         if plan.fail_over is not None:
-            # Half a second to load, and only needed here.
+            # Takes half a second to load, and is only needed here.
             from flowctl.runtime.losses import LossBudget
 
             self._budget = LossBudget.parse(plan.fail_over, name="fail_over")
 
     def reject(self, record: Record, reason: str) -> None:
-        """``fn`` rejected ``record``."""
+        """Count ``record``, which ``fn`` rejected."""
         reason = sendable_start(reason, ERROR_CHARS_MAX)
         self._tally.rejected += 1
         if self._plan.dead_letter is None and self._budget is None:
@@ -52,7 +53,7 @@ class LostRows:
         self._keep(record, f"{REJECTED_PREFIX}{reason}", attempts=1)
 
     def give_up(self, record: Record, attempts: int, error: BaseException) -> None:
-        """``record`` failed alone in its last attempt, by ``error``."""
+        """Give up ``record``, which failed alone in its last attempt, by ``error``."""
         reason = error_text(error)
         self._tally.gave_up += 1
         self._in_a_row += 1
@@ -71,11 +72,11 @@ class LostRows:
         self._keep(record, reason, attempts=attempts)
 
     def succeeded(self) -> None:
-        """A call succeeded, or one has since the row that is given up next failed first."""
+        """Note that a call succeeded, perhaps since the row that is given up next failed first."""
         self._in_a_row = 0
 
     def end(self, is_written: Callable[[Position], bool | None]) -> None:
-        """All rows were read and settled; ``is_written`` says which are written."""
+        """Note that all rows were read and settled; ``is_written`` tells which are written."""
         if self._plan.at_end:
             self._check(at_end=True)
         port, where = self._port, self._where
@@ -146,5 +147,5 @@ def check_losses(
 
 
 def _sentence(reason: str) -> str:
-    """``reason`` with a full stop: a remedy follows it."""
+    """Return ``reason`` with a full stop: a remedy follows it."""
     return reason if reason.endswith((".", "!", "?")) else f"{reason}."

@@ -1,4 +1,4 @@
-"""A producer read in batches that begin and end at offsets, which somebody else keeps."""
+"""A producer read in batches between offsets, which the caller keeps."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Reco
 from flowctl.errors import SourceError
 from flowctl.ports import FlowProducer, SourceChunk
 
-# A producer that is busy is asked again so long before the batch is closed with what it has.
+# A producer that is busy is asked again after this [s], before the batch is closed with what it
+# has.
 _BUSY_MAX_S = 1.0
-_POLL_ROWS_MAX = 10_000  # at once; a batch is more than one poll
+_POLL_ROWS_MAX = 10_000  # rows of one poll; a batch takes several
 
 
 class Piece(NamedTuple):
     """Records of one partition, in order.
 
-    ``batch_first``: the position of the first record that the batch has of the partition; those
-    before it are of earlier batches, which are done.  None: that of these records.
+    ``batch_first``: the position of the partition's first record in the batch; earlier records
+    belong to earlier batches, which are done.  None: the first of these records.
     """
 
     partition: str
@@ -33,7 +34,7 @@ class Piece(NamedTuple):
 class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a batch ends, and how many rows the next should have; JSON-like by :meth:`packed`.
 
-    ``chunks``: into how many it is cut at most, so that it is cut alike when it is repeated.
+    ``chunks``: into how many pieces it is cut at most, so that it is cut alike when it is repeated.
     """
 
     rows: int
@@ -42,7 +43,7 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = 1
 
     def packed(self) -> dict[str, Any]:
-        """Return it as Spark keeps it: dicts, lists, numbers and text."""
+        """Return the offset as Spark keeps it: dicts, lists, numbers and text."""
         return {
             "version": self.version,
             "rows": self.rows,
@@ -55,7 +56,9 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def unpacked(cls, given: dict[str, Any]) -> Offset:
-        """Return what :meth:`packed` made; raise :class:`SourceError` for anything else."""
+        """Return the offset that :meth:`packed` was given; raise :class:`SourceError` for anything
+        else.
+        """
         try:
             if given["version"] != 1:
                 raise ValueError("another version")
@@ -77,7 +80,7 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ) from error
 
     def checkpoint(self) -> Checkpoint:
-        """Return it as producers and checkpoint stores know it."""
+        """Return the offset as a checkpoint, for producers and checkpoint stores."""
         return Checkpoint(dict(self.partitions))
 
 
@@ -99,12 +102,12 @@ class OffsetReader:
     def __init__(
         self, make: Callable[[], FlowProducer], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.is_over: bool = False  # the producer said that nothing will come any more
+        self.is_over: bool = False  # the producer reported that no more records will come
         self._make = make
         self._clock = clock
         self.producer: FlowProducer | None = None
         self._at: dict[str, PartitionCheckpoint] = {}
-        self._read: deque[SourceChunk] = deque()  # polled, and of a later batch
+        self._read: deque[SourceChunk] = deque()  # records polled for a later batch
 
     def take(self, start: Offset, rows: int) -> tuple[list[Piece], dict[str, PartitionCheckpoint]]:
         """Read up to ``rows`` records from ``start`` on; return them, and where they end."""
@@ -192,7 +195,7 @@ class OffsetReader:
         return SourceChunk(chunk.partition, chunk.records[:rows])
 
     def _pass(self, chunk: SourceChunk) -> None:
-        """All of ``chunk`` belongs to the batch."""
+        """Count all of ``chunk`` to the batch."""
         before = self._at.get(chunk.partition, PartitionCheckpoint())
         position: Position | None = before.position
         if chunk.records:
@@ -209,7 +212,7 @@ class OffsetReader:
         return chunk.end is None and self._clock() - since_s > 10 * _BUSY_MAX_S
 
     def _check_ends(self, end: Offset) -> None:
-        """What was read again must end where it did."""
+        """Check that the repeated read ended where the first did."""
         for name, part in end.partitions.items():
             at = self._at.get(name)
             if at is None or at.position != part.position:
@@ -222,10 +225,10 @@ class OffsetReader:
 
 
 def in_order(pieces: list[Piece]) -> list[Piece]:
-    """Return one piece for each partition, by name: polls mix them as it happens.
+    """Return one piece for each partition, by name, as polls mix them in any order.
 
-    A batch that is repeated must give the same rows in the same order, or a sink that knows rows by
-    their numbers would leave out the wrong ones.
+    A repeated batch must give the same rows in the same order, or a sink that knows rows by their
+    numbers would leave out the wrong ones.
     """
     by_name: dict[str, list[Record]] = {}
     for piece in pieces:

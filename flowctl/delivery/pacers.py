@@ -1,4 +1,4 @@
-"""Who decides when a call may begin, and waits after a refusal."""
+"""Pacers decide when a call may begin, and wait after a refusal."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Pacer(Protocol):
     def run(self, call: Callable[[], T], cost: float | None) -> T:
         """Run ``call`` until it is not refused, and return what it returns.
 
-        ``cost``: what it takes of the target's budget; None: what any call takes.  Raises what
+        ``cost``: its share of the target's budget; None: the cost of any call.  Raises what
         ``call`` raises, if it is not a refusal, and :class:`TargetDownError` if nothing was taken
         for too long.
         """
 
 
 class TargetPacer:
-    """Shares the target's limit with all that name it (:func:`flowctl.paced`).
+    """Shares the target's limit with all callers that name it (:func:`flowctl.paced`).
 
     ``classify`` is the user's own rule; ``options`` are those of ``paced``.  Raises
-    :class:`flowctl.errors.ConfigError` if this process calls the target with others just now.
+    :class:`flowctl.errors.ConfigError` if this process is calling the target with other options.
     """
 
     def __init__(self, target: str, *, classify: RefusalRule | None = None, **options: Any) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.blame import GIVEN_UP_FIRST_MAX
-from flowctl.core.settings import CoreSettings, RetrySettings, TupleSettings
+from flowctl.core.settings import RetrySettings
 from flowctl.failure.classify import RefusalRule
 from flowctl.ports import DeadLetter, Process
 
@@ -67,10 +67,3 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     release: Callable[[], object] | None = None
     call_timeout_s: float | None = None
     keep: Callable[[Any], object] | None = None
-
-    def settings(self) -> CoreSettings:
-        """Return what of it the core decides by."""
-        return CoreSettings(
-            retry=RetrySettings(attempts_max=self.attempts_max),
-            tuple=TupleSettings(records_max=self.rows_max, service_max_s=self.call_max_s),
-        )

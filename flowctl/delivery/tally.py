@@ -1,4 +1,4 @@
-"""What became of the rows that were delivered: every one of them is in exactly one count."""
+"""The outcomes of the delivered rows: every row is in exactly one count."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tally(Numbers, kw_only=True, forbid_unknown_fields=True):
         return self.rejected + self.gave_up
 
     def fields(self) -> dict[str, Any]:
-        """The counts that a line in a log shows; zeros are left out."""
+        """Return the counts for a line in a log; zeros are left out."""
         shown = {
             name: round(value, 3)
             for name in self.__struct_fields__
@@ -54,4 +54,4 @@ class Tally(Numbers, kw_only=True, forbid_unknown_fields=True):
         return f"{', '.join(parts)}; {self.calls} calls{waited}"
 
 
-_WAITED_SHOWN_S = 0.1  # less is the time that asking takes
+_WAITED_SHOWN_S = 0.1  # less [s] is the time of the requests themselves

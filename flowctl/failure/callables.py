@@ -1,5 +1,5 @@
-"""What can be run, and what only looks as if it could: coroutines and generators that nobody
-drives.
+"""Checks of what can be run, and what only seems so: coroutines and generators that are never
+driven.
 
 Calling an ``async def`` or a generator function runs none of its body.  A ``process`` like that
 would have every record acked and none processed, so it is refused by name: before the first tuple
@@ -29,7 +29,8 @@ _LAZY: Final = (map, filter, zip, enumerate)
 def check_process(process: Any, field: str = "process", *, given: str = "the batch") -> None:
     """Raise :class:`ConfigError` if calling ``process`` could never process anything.
 
-    ``async def`` is allowed here: see :func:`is_async`.  ``given``: the one argument that it gets.
+    ``async def`` is allowed here: see :func:`is_async`.  ``given``: its one argument in words, for
+    the error.
     """
     if not callable(process):
         raise ConfigError(
@@ -47,7 +48,7 @@ def check_process(process: Any, field: str = "process", *, given: str = "the bat
 
 
 def check_plain(call: Any, field: str) -> None:
-    """Raise :class:`ConfigError` for an ``async def`` or a generator where a plain call is made."""
+    """Raise :class:`ConfigError` for an ``async def`` or a generator if a plain call is made."""
     kind = "async" if _is_coroutine_function(call) else _generator_kind(call)
     if kind is not None:
         raise ConfigError(
@@ -81,7 +82,7 @@ def is_async(process: Any) -> bool:
 
 
 def check_returned(made: Any) -> None:
-    """Raise :class:`UnrunnableError` if ``made`` is work that nobody will run.
+    """Raise :class:`UnrunnableError` if ``made`` is work that would never run.
 
     A coroutine is closed first so that Python does not also warn that it was never awaited.
     """
@@ -89,7 +90,7 @@ def check_returned(made: Any) -> None:
     if made is None or (kind := _unfinished(made)) is None:
         return
     if inspect.iscoroutine(made) or inspect.isgenerator(made):
-        with suppress(Exception):  # it was not started, but it may be a subclass of their own
+        with suppress(Exception):  # never started; but a subclass may raise
             made.close()
     what, remedy = kind
     raise UnrunnableError("process", f"returned {what}, so its work is not done.", remedy=remedy)
@@ -129,9 +130,10 @@ def _unfinished(made: Any) -> tuple[str, str] | None:
 
 
 def _unfinished_of(parts: Collection[Any], kind: type) -> tuple[str, str] | None:
-    """As :func:`_unfinished`, of a collection: its first part of each type stands for the others.
+    """Like :func:`_unfinished`, for a collection: its first part of each type stands for the
+    others.
 
-    Not the first part alone: ``[send(r) if wanted(r) else None for r in batch]``.
+    The first part alone is not enough: ``[send(r) if wanted(r) else None for r in batch]``.
     """
     one = _first_unfinished(parts)
     if one is None:
@@ -147,7 +149,7 @@ def _unfinished_of(parts: Collection[Any], kind: type) -> tuple[str, str] | None
 
 
 def _first_unfinished(parts: Collection[Any]) -> tuple[Any, tuple[str, str]] | None:
-    """Return the first unfinished part, and what it is; mostly, only types are looked at."""
+    """Return the first unfinished part, and what it is; most often only types are looked at."""
     kinds = set(map(type, parts)) - _FINISHED
     for part in parts if kinds else ():
         if type(part) in kinds:
@@ -175,7 +177,9 @@ def _generator_kind(call: Any) -> str | None:
 
 
 def _any_form(call: Any, is_kind: Callable[[Any], bool]) -> bool:
-    """Ask for a function, method, partial, or the ``__call__`` of an object."""
+    """Whether ``is_kind`` holds for a function, method, partial, or the ``__call__`` of an
+    object.
+    """
     call = _without_partial(call)
     if is_kind(call):
         return True
@@ -195,11 +199,12 @@ def _without_partial(call: Any) -> Any:
 
 
 def check_arguments(process: Any, field: str, given: Sequence[str]) -> None:
-    """Raise :class:`ConfigError` unless ``process`` can be called with as many as are ``given``."""
+    """Raise :class:`ConfigError` unless ``process`` can be called with the ``given`` arguments."""
     try:
-        # Not the signature of what a decorator wraps: the decorator may fill in arguments.
+        # Not the signature of the function that a decorator wraps: the decorator may fill in
+        # arguments.
         signature = inspect.signature(process, follow_wrapped=False)
-    except (TypeError, ValueError):  # some builtins have none
+    except (TypeError, ValueError):  # some builtins have no signature
         return
     try:
         signature.bind(*given)

@@ -31,19 +31,21 @@ from flowctl.failure.headers import Told, told_of, wait_of
 from flowctl.failure.kinds import Kind
 from flowctl.failure.texts import answer_of
 
-# An hour in a header may be an hour, milliseconds read as seconds, or a wrong clock.  Asking every
-# five minutes costs a target nothing, and a run never stands still much longer than it must.  This
-# also applies to RetryLater: a longer wait is then several waits, none of which counts.
+# The longest wait [s].  An hour in a header may be an hour, milliseconds read as seconds, or a
+# wrong clock; asking every five minutes costs a target nothing, and a run never stands still much
+# longer than it must.  This also applies to RetryLater: a longer wait is then several waits, none
+# of which counts.
 AFTER_MAX_S: Final = 300.0
-# Two transactions conflicted and one was aborted: the other will be over in moments.
+# After a conflict of two transactions, of which one was aborted, wait this long [s]: the other will
+# be over in moments.
 _CONFLICT_AFTER_S: Final = 0.05
-_ERRORS_LOOKED_AT_MAX: Final = 16  # of a chain of causes, which may be circular
+_ERRORS_LOOKED_AT_MAX: Final = 16  # errors of a chain of causes, which may be circular
 _ITEMS_LOOKED_AT_MAX: Final = 10_000
 _STATUS_MIN, _STATUS_MAX = 400, 599
 _SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")
 _REFUSED: Final = (Kind.FULL, Kind.AGAIN)
-# What Python's own operations on a value raise.  Exceptions of client libraries derive from these
-# too, but then also from OSError (requests).
+# The errors that Python's own operations on a value raise.  Exceptions of client libraries derive
+# from these too, but then also from OSError (requests).
 _DATA_ERRORS: Final = (
     ArithmeticError,
     AssertionError,
@@ -67,7 +69,7 @@ class Meaning(NamedTuple):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the same records may succeed later, without anybody correcting anything."""
+        """Whether the same records may succeed later, without any correction."""
         return self.kind in _REFUSED
 
     @property
@@ -113,7 +115,7 @@ def meaning_of(
     ``rule`` is asked first; its exceptions propagate, and a result of the wrong type is an
     :class:`UnrunnableError`.  ``wall_clock``: Unix seconds.
     """
-    if isinstance(error, RetryLater):  # said by the author of process, so there is nothing to judge
+    if isinstance(error, RetryLater):  # the author of process says so, so there is nothing to judge
         return Meaning(Kind.FULL, "RetryLater", error.after_s)
     ruled = None if rule is None else _as_ruled(rule(error))
     if ruled is not None and ruled is not Kind.FAULT:
@@ -125,7 +127,7 @@ def meaning_of(
 
 
 def told_by(response: Any, *, wall_clock: Callable[[], float] = time.time) -> tuple[Told, ...]:
-    """Return what ``response``, or an error that carries one, tells of limits.
+    """Return the limits that ``response``, or the response of an error, reports.
 
     Takes what httpx, requests, aiohttp, openai and anthropic give, a dictionary of botocore, and
     plain headers.  Nothing is read from the network.
@@ -139,15 +141,16 @@ def told_by(response: Any, *, wall_clock: Callable[[], float] = time.time) -> tu
 
 
 def meaning_alone(error: BaseException) -> Meaning | None:
-    """Return what ``error`` says by itself, whatever caused it; None: it does not decide."""
+    """Return what ``error`` means by itself, whatever caused it; None: it does not decide."""
     return _meaning(error, time.time)
 
 
 def is_about_rows(error: BaseException, rule: RefusalRule | None = None) -> bool:
-    """Whether the rows are to blame, not the target: by the type, or by what it answered.
+    """Whether the rows are to blame, not the target: by the error's type, or by the target's
+    answer.
 
-    For who gives up soon where no call succeeds.  A bolt asks :func:`is_data_error`, as its run
-    does not end after a few: a target that answers 400 to everything is not well.
+    For callers that give up soon if no call succeeds.  A bolt uses :func:`is_data_error`, as its
+    run does not end after a few failures: a target that answers 400 to everything is not well.
     """
     return is_data_error(error) or meaning_of(error, rule).kind is Kind.CONTENT
 
@@ -182,7 +185,7 @@ def _as_ruled(ruled: object) -> Meaning | Kind | None:
 
 
 def never_connects(error: BaseException) -> Kind | None:
-    """Return what the text of a driver's error without a code says, if waiting will not help."""
+    """Return what a driver's error text without a code says, if waiting will not help."""
     # SQLAlchemy appends the statement and its values.
     text = _text(error).partition("[SQL:")[0]
     if tables.SQL_DENIED.search(text):
@@ -193,7 +196,7 @@ def never_connects(error: BaseException) -> Kind | None:
 def check_rule(rule: RefusalRule | None, name: str = "refusal") -> None:
     """Raise :class:`flowctl.errors.ConfigError` for a rule that could never give an answer.
 
-    ``name``: of the argument.
+    ``name`` is the name of the argument.
     """
     if rule is not None:
         check_process(rule, name, given="the exception")
@@ -201,9 +204,10 @@ def check_rule(rule: RefusalRule | None, name: str = "refusal") -> None:
 
 
 def _meaning_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> Meaning | None:
-    """From the outermost error inwards: the first that decides counts, wrappers last.
+    """Return what a chain of errors means, from the outermost inwards: the first that decides
+    counts, wrappers last.
 
-    A wrong certificate and a host that does not exist always do, whatever wraps them.
+    A wrong certificate and a host that does not exist always decide, whatever wraps them.
     """
     chain = list(_chain(error))
     if any(map(_stays, chain)):
@@ -218,25 +222,28 @@ def _meaning_of_chain(error: BaseException, wall_clock: Callable[[], float]) -> 
 
 
 def _wraps(error: BaseException) -> bool:
-    """Whether it is SQLAlchemy's, about an error of a driver, which knows better."""
+    """Whether the error is SQLAlchemy's, around the error of a driver, which knows better."""
     return isinstance(_get(error, "orig"), BaseException)
 
 
 def _stays(error: BaseException) -> bool:
-    """Whether no connection is possible until somebody corrects something."""
-    if isinstance(error, socket.gaierror):  # no answer of a name server is another matter
+    """Whether no connection is possible until a user corrects something."""
+    if isinstance(error, socket.gaierror):  # a name server that answers is another matter
         return error.errno != socket.EAI_AGAIN
     return type(error).__name__ == "SSLCertVerificationError"
 
 
 def _is_group(error: BaseException) -> bool:
-    """By name: Python 3.10 has none of its own, and libraries bring the package exceptiongroup."""
+    """Whether it is a group, by name: Python 3.10 has no type for it, and libraries bring the
+    package exceptiongroup.
+    """
     return any(cls.__name__ == "BaseExceptionGroup" for cls in type(error).__mro__)
 
 
 def _meaning_of_group(group: Any, wall_clock: Callable[[], float]) -> Meaning:
-    """What is not allowed counts most, then a fault: among refusals it would come back for ever
-    without being counted."""
+    """Return what a group of errors means.  An error that is not allowed counts most, then a fault:
+    among refusals it would come back for ever without being counted.
+    """
     fault = Meaning(Kind.FAULT)
     meanings = [_meaning_of_chain(each, wall_clock) or fault for each in group.exceptions[:1000]]
     for meaning in meanings:
@@ -249,7 +256,7 @@ def _meaning_of_group(group: Any, wall_clock: Callable[[], float]) -> Meaning:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """``error``, what it wraps, then what caused it; each once, up to a limit."""
+    """Yield ``error``, the errors it wraps, then its causes; each once, up to a limit."""
     waiting, seen = deque([error]), {id(error)}
     looked_at = 0
     while waiting and looked_at < _ERRORS_LOOKED_AT_MAX:
@@ -266,14 +273,14 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _meaning(error: BaseException, wall_clock: Callable[[], float]) -> Meaning | None:
-    """What one error says by itself."""
+    """Return what one error means by itself."""
     if isinstance(error, RetryLater):
         return Meaning(Kind.FULL, "RetryLater", error.after_s)
     http = partial(_http, wall_clock=wall_clock)
     for judge in (_aws, _items, _grpc, _kafka, _code, _by_text, _sql, http, _by_class):
         try:
             meaning = judge(error)
-        except Exception:  # under a name that we know it carries something else
+        except Exception:  # under a known name it carries something else
             continue
         if meaning is not None:
             return meaning
@@ -297,10 +304,10 @@ def _http(error: BaseException, wall_clock: Callable[[], float]) -> Meaning | No
 
 
 def _status_of(error: BaseException, response: Any) -> int | None:
-    """The HTTP status, if there is one, whatever its attribute is called."""
+    """Return the HTTP status, if there is one, whatever its attribute is called."""
     candidates = [_get(response, "status_code"), _get(response, "status")]
     candidates += [_get(error, "status_code"), _get(error, "status")]
-    # Many errors have their own code; that of an HTTP error comes with headers, or from Google.
+    # Many errors have their own code; the code of an HTTP error comes with headers, or from Google.
     if _get(error, "headers") is not None or _module(type(error)) == "google":
         candidates.append(_get(error, "code"))
     context = _get(error, "context")
@@ -325,7 +332,7 @@ def _aws(error: BaseException) -> Meaning | None:
 
 
 def _items(error: BaseException) -> Meaning | None:
-    """A bulk request is refused if every failed item was."""
+    """Return the meaning of a bulk request: it is refused if every failed item was."""
     if type(error).__name__ == "BulkIndexError":  # OpenSearch, Elasticsearch
         items = _get(error, "errors")
         if not isinstance(items, list) or not items:
@@ -357,14 +364,14 @@ def _grpc(error: BaseException) -> Meaning | None:
 
 
 def _kafka(error: BaseException) -> Meaning | None:
-    """A KafkaException holds a KafkaError, which is no exception."""
+    """Return the meaning of a KafkaException, which holds a KafkaError that is no exception."""
     if type(error).__name__ != "KafkaException" or not error.args:
         return None
     return meaning_of_kafka(error.args[0])
 
 
 def meaning_of_kafka(said: Any) -> Meaning | None:
-    """Return what a ``KafkaError`` of confluent-kafka means; None: this is none."""
+    """Return what a ``KafkaError`` of confluent-kafka means; None: it is another error."""
     name, retriable = _get(said, "name"), _get(said, "retriable")
     if not callable(name) or not callable(retriable):
         return None
@@ -373,7 +380,7 @@ def meaning_of_kafka(said: Any) -> Meaning | None:
 
 
 def _code(error: BaseException) -> Meaning | None:
-    """By a code that is a text, or the number that a driver gives."""
+    """Return the meaning by a code that is text, or by the number that a driver gives."""
     for code in _codes(error):
         if isinstance(code, str) and code in tables.CODES:
             return Meaning(tables.CODES[code], code)
@@ -404,7 +411,7 @@ def _numbers(error: BaseException, module: str) -> Iterator[int]:
 
 
 def _told_in_details(error: BaseException) -> float | None:
-    """Cosmos for MongoDB says in its details how long to wait."""
+    """Return how long Cosmos for MongoDB says to wait, in the error's details."""
     details = _get(error, "details")
     told = details.get("RetryAfterMs") if isinstance(details, dict) else None
     return told / 1000 if isinstance(told, int | float) and math.isfinite(told) else None
@@ -451,7 +458,7 @@ def _sql(error: BaseException) -> Meaning | None:
     if (never := never_connects(error)) is not None:
         return Meaning(never, name)
     text = _text(error).lower()
-    # What PostgreSQL's drivers say without a code is about the connection.
+    # What PostgreSQL's drivers report without a code is about the connection.
     is_away = module in tables.POSTGRES_DRIVERS and "OperationalError" in names
     is_away = is_away or any(word in text for word in tables.SQL_WORDS[module])
     return Meaning(Kind.FULL, name) if is_away else None
@@ -474,20 +481,22 @@ def sqlstate_of(error: BaseException) -> str | None:
 def sqlite_code_of(error: BaseException) -> int:
     """Return SQLite's primary code; 0 without one."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # Python 3.10 does not tell it
+    if code is None:  # Python 3.10 does not report it
         return tables.SQLITE_CODES.get(str(error).partition(":")[0], 0)
     return code & 0xFF  # the low byte: SQLITE_BUSY_RECOVERY and the like count too
 
 
 def _by_class(error: BaseException) -> Meaning | None:
-    """Connections that broke or were never established, timeouts, and what else has a class."""
+    """Return the meaning by class: lost or failed connections, time-outs, and other known
+    classes.
+    """
     for cls in type(error).__mro__:
         if cls.__name__ in tables.NEVER_CLASSES:
             return Meaning(Kind.FAULT)
         kind: Kind | None = tables.CLASSES.get(_module(cls), {}).get(cls.__name__)
         if kind is not None:
             return Meaning(kind, type(error).__name__)
-    # Of gaierror only those where no name server answered come here: see _stays.
+    # A gaierror comes here only if no name server answered: see _stays.
     is_away = isinstance(error, ConnectionError | TimeoutError | socket.gaierror)
     if isinstance(error, OSError) and error.errno in tables.NET_ERRNOS:
         is_away = True
@@ -506,7 +515,7 @@ def _module(cls: type) -> str:
 
 
 def _get(owner: Any, name: str) -> Any:
-    """An attribute of someone else's object: reading it may raise anything."""
+    """Return an attribute of a foreign object: reading it may raise anything."""
     try:
         return getattr(owner, name, None)
     except Exception:

@@ -1,4 +1,4 @@
-"""What a response tells of limits: how long to wait, and how much is left until when."""
+"""Limits in the headers of a response: how long to wait, and how much is left until when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REMAINING: Final = ("ratelimit-remaining", "x-ratelimit-remaining", "x-rate-lim
 # RateLimit: "default";r=0;t=30, the newest form (draft-ietf-httpapi-ratelimit-headers).
 _REST: Final = re.compile(r";\s*r=(\d+)")
 _RESET: Final = re.compile(r";\s*t=(\d+)")
-# Headers that tell a limit: which service has which form.  ``what``: limit, remaining or reset.
+# Headers that report a limit: which service has which form.  ``what``: limit, remaining or reset.
 _FAMILIES: Final = (
     # X-RateLimit-Remaining (GitHub and many), …-requests and …-tokens (OpenAI, Azure)
     re.compile(r"(?:x-)?rate-?limit-(?P<what>limit|remaining|reset)(?:-(?P<unit>[a-z-]+))?"),
@@ -31,7 +31,8 @@ _SPAN_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 class Told(NamedTuple):
     """What is left of one limit.  ``unit``: "requests", "tokens", …; "" if it has none.
 
-    ``limit``: None if it was not told; ``reset_s``: until when ``remaining`` is all there is.
+    ``limit``: None if the response does not give it; ``reset_s``: seconds until ``remaining`` is
+    renewed.
     """
 
     unit: str
@@ -41,7 +42,7 @@ class Told(NamedTuple):
 
 
 def told_of(headers: Any, wall_clock: Callable[[], float]) -> tuple[Told, ...]:
-    """Return the limits that ``headers`` tell with what is left and until when."""
+    """Return the limits that ``headers`` report with a remaining amount and a reset time."""
     said = _lower(headers)
     date_s = _date(said.get("date"))
     parts: dict[str, dict[str, str]] = {}
@@ -49,7 +50,7 @@ def told_of(headers: Any, wall_clock: Callable[[], float]) -> tuple[Told, ...]:
         for family in _FAMILIES:
             if (found := family.fullmatch(name)) is not None:
                 parts.setdefault(found["unit"] or "", {})[found["what"]] = value
-    newest = said.get("ratelimit", "")  # as it is told in one header
+    newest = said.get("ratelimit", "")  # all in one header
     if (rest := _REST.search(newest)) and (reset := _RESET.search(newest)):
         parts[""] = {"remaining": rest[1], "reset": reset[1]}
     told = []
@@ -64,7 +65,7 @@ def told_of(headers: Any, wall_clock: Callable[[], float]) -> tuple[Told, ...]:
 def _reset_in(
     value: str | None, date_s: float | None, wall_clock: Callable[[], float]
 ) -> float | None:
-    """Seconds from now: a number, a Unix time, a span of time, or a moment (RFC 3339)."""
+    """Return seconds from now for a number, a Unix time, a span of time, or a moment (RFC 3339)."""
 
     def now_s() -> float:
         return wall_clock() if date_s is None else date_s
@@ -89,7 +90,7 @@ class Wait(NamedTuple):
 
 
 def wait_of(headers: Any, wall_clock: Callable[[], float], *, is_limit: bool) -> Wait:
-    """Return what ``headers`` ask for; ``is_limit``: the status may mean a rate limit.
+    """Return the wait that ``headers`` ask for; ``is_limit``: the status may mean a rate limit.
 
     A limit's reset counts only then, or if nothing is left of the limit: services send it with
     every response.
@@ -135,7 +136,7 @@ def _until(value: str | None, now_s: Callable[[], float]) -> float | None:
 
 
 def _lower(headers: Any) -> dict[str, str]:
-    """Header names in lower case: some clients keep them as received."""
+    """Return the headers with names in lower case: some clients keep them as received."""
     try:
         return {_str(name).lower(): _str(value) for name, value in headers.items()}
     except Exception:  # not a mapping: the library uses that name for something else
@@ -159,7 +160,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _date(text: str | None) -> float | None:
-    """Unix seconds of an HTTP date."""
+    """Return the Unix seconds of an HTTP date."""
     if not text:
         return None
     from email.utils import mktime_tz, parsedate_tz  # takes 10 ms to load, and is rarely needed

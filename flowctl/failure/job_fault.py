@@ -1,4 +1,4 @@
-"""What no record can succeed with: a module that is missing, a target that does not let us in."""
+"""Errors with which no record can succeed: a missing module, a target that refuses the login."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def job_fault_of(error: BaseException, rule: RefusalRule | None = None) -> Unrun
 
 
 def not_allowed(error: BaseException, meaning: Meaning) -> UnrunnableError | None:
-    """Return what ends the run if ``error`` means, as ``meaning`` says, that it is not allowed."""
+    """Return what ends the run if ``meaning`` says that ``error`` means "not allowed"; else
+    None.
+    """
     if meaning.kind is not Kind.NOT_ALLOWED:
         return None
     said = " ".join(error_text(error).split())  # the remedy follows on a line of its own
@@ -41,8 +43,8 @@ def not_allowed(error: BaseException, meaning: Meaning) -> UnrunnableError | Non
 def for_missing_module(error: BaseException) -> UnrunnableError | None:
     """Return what ends the run if ``error`` says that this machine lacks a module; else None.
 
-    Only of an ``import`` statement: ``pickle.loads`` and ``importlib.import_module`` raise the same
-    error for a module that a record names.
+    Only for an ``import`` statement: ``pickle.loads`` and ``importlib.import_module`` raise the
+    same error for a module that a record names.
     """
     if isinstance(error, MissingExtraError):
         problem = error.problem.removeprefix(f"{error.field}: ")
@@ -58,7 +60,7 @@ def for_missing_module(error: BaseException) -> UnrunnableError | None:
 
 
 def _statement(error: ModuleNotFoundError) -> str:
-    """Return where an import statement raised ``error``; "": something else did."""
+    """Return the import statement that raised ``error``; "": something else did."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,7 +1,8 @@
-"""What clients of other people's services raise, and what it means.  Data only.
+"""The errors of client libraries of other services, and what they mean.  Data only.
 
 Errors are recognised by their attributes and by the names of their classes and modules, so no
-client library is imported.  Whoever adds a row needs no other code.
+client library is imported.  A row needs no other code, unless the error has an attribute of its own
+that says how long to wait: :mod:`flowctl.failure.classify` reads those.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Words: TypeAlias = tuple[str, ...]
 
 # -- HTTP ------------------------------------------------------------------------------------
 
-# Not 404: so answers a balancer whose service is restarting.
+# Not 404: a balancer whose service is restarting answers that.
 STATUSES: Final[dict[int, Kind]] = {
     400: _CONTENT,
     401: _DENIED,
@@ -92,7 +93,7 @@ GRPC_CODES: Final[dict[str, Kind]] = {
     "INVALID_ARGUMENT": _CONTENT,
     "OUT_OF_RANGE": _CONTENT,
 }
-# Those that a client of Kafka recovers from by itself, or that a producer has when it is ahead.
+# Codes that a Kafka client recovers from by itself, or that a producer gets when it is ahead.
 KAFKA_CODES: Final[dict[str, Kind]] = {
     "_ALL_BROKERS_DOWN": _FULL,
     "_ASSIGNMENT_LOST": _FULL,
@@ -335,7 +336,7 @@ CLASSES: Final[dict[str, dict[str, Kind]]] = {
         "TimeoutError": _FULL,
     },
 }
-# Of any module: waiting does not help until somebody corrects something.
+# Of any module: waiting does not help until a user corrects something.
 NEVER_CLASSES: Final = frozenset({
     "InvalidURL", "SSLCertVerificationError", "SSLError", "UnsupportedProtocol",
 })  # fmt: skip
@@ -348,7 +349,7 @@ NET_ERRNOS: Final = frozenset({
 
 # -- texts, where there is nothing else ------------------------------------------------------
 
-# What object stores say; pyarrow raises OSError for everything, and names AWS in the text.
+# Texts of object stores; pyarrow raises OSError for everything, and names AWS in the text.
 STORE_DENIED: Final = re.compile(
     r"access.?denied|forbidden|invalid.?access.?key|signature.?does.?not.?match"
     r"|unable to locate credentials|no.?credentials|expired.?token|unauthorized",
@@ -365,7 +366,7 @@ TEXTS: Final[dict[str, tuple[tuple[str, Kind], ...]]] = {
     "weaviate": (("RESOURCE_EXHAUSTED", _FULL),),
 }
 POSTGRES_DRIVERS: Final = ("psycopg", "psycopg2", "psycopg_pool", "pg8000")
-# What libpq and drivers say when there is no SQLSTATE, as before a connection is established.  A
+# Texts of libpq and drivers if there is no SQLSTATE, as before a connection is established.  A
 # wrong password comes the same way, so the text must decide.
 _SQL_WORDS: Final = (
     "connection refused", "could not connect", "connection timed out", "timeout expired",
@@ -395,7 +396,7 @@ SQLITE_CODES: Final = {
     "disk I/O error": SQLITE_IOERR,
     "database or disk is full": 13,
 }
-# Among those: waiting will not help until somebody corrects user, password, database or rights, …
+# Among those: waiting will not help until a user corrects login, password, database or rights, …
 SQL_DENIED: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|not permitted to log in|"
     r"no pg_hba\.conf entry|pg_hba\.conf rejects|permission denied",

@@ -18,19 +18,19 @@ _ANSWER_BYTES_MAX: Final = 4 * ANSWER_CHARS_MAX + _SECRET_CHARS_MAX
 
 
 def error_text(error: BaseException) -> str:
-    """Return what is said about ``error``, on one line unless it has several of its own.
+    """Return the text to show for ``error``, on one line unless its own text has several.
 
-    Of an answer by HTTP the start of its body is added, if the error does not quote it.
+    For an HTTP response the start of its body is added, if the error does not quote it.
     """
-    if isinstance(error, UnrunnableError):  # ours: the parts are shown separately
+    if isinstance(error, UnrunnableError):  # our own error: its parts are shown separately
         return f"{sendable(error.problem)}\n{error.remedy}"
     return sendable_start(message_of(error), ERROR_CHARS_MAX)
 
 
 def refused_text(error: BaseException, said: str) -> str:
-    """Return what is shown of a refusal; ``said`` is what its ``Meaning`` says.
+    """Return the text to show for a refusal; ``said`` is the text of its ``Meaning``.
 
-    The text names the type of the error: a reason that is the same is not said twice.
+    The text names the type of the error: a reason that is the same is not repeated.
     """
     text = error_text(error)
     why = "" if text == said or text.startswith(f"{said}:") else f" ({said})"
@@ -47,12 +47,12 @@ def message_of(error: BaseException) -> str:
     answer = answer_of(error)
     if not answer or answer[:ANSWER_CHARS_MAX] in text:
         return text
-    # Before the text is cut, or a long URL would leave no room for it.
+    # Before the text is cut, or a long URL would leave no room for the rest.
     return f"{text[: ERROR_CHARS_MAX - 2 * ANSWER_CHARS_MAX]}; the answer: {answer}"
 
 
 def answer_of(error: BaseException) -> str:
-    """Return the start of the body that a service answered with, on one line; "" if unknown.
+    """Return the start of the body of a service's response, on one line; "" if unknown.
 
     Only what the client has read already (httpx, requests): nothing waits for the network here.
     """
@@ -62,7 +62,7 @@ def answer_of(error: BaseException) -> str:
         if not isinstance(content, bytes):
             return ""
         text = content[:_ANSWER_BYTES_MAX].decode(encoding, "replace")
-    except Exception:  # other clients have other attributes, or none
+    except Exception:  # other clients store the body elsewhere, or not at all
         return ""
     shown = "".join(char if char.isprintable() else " " for char in sendable(text))
     return " ".join(shown.split())[:ANSWER_CHARS_MAX]
@@ -100,5 +100,7 @@ def _sendable_end(text: str, chars_max: int) -> str:
 
 
 def sendable(text: str) -> str:
-    """Without passwords in URLs, and without lone surrogates, which UTF-8 can't encode."""
+    """Return the text without passwords in URLs, and without lone surrogates, which UTF-8 can't
+    encode.
+    """
     return without_secrets(text).encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Calls for people, a line for each: those that take long, those that are dear, paced targets."""
+"""Calls as lines of text: long calls, expensive calls, paced targets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CALLS_SHOWN_MAX: Final = 3
 def call_lines(
     calls: Sequence[LongCallView], now: Callable[[], datetime] = datetime.now
 ) -> list[str]:
-    """Return ``b3 works on record 50 of a.parquet since 14:02:10 (2:10)`` for the longest ones."""
+    """Return ``b3 works on record 50 of a.parquet since 14:02:10 (2:10)`` for the longest calls."""
     lines = [_long_line(call, now()) for call in calls[:_CALLS_SHOWN_MAX]]
     left = len(calls) - len(lines)
     return [*lines, f"and {counted(left, 'call')} more that take long"] if left else lines
 
 
 def ended_lines(report: Report) -> list[str]:
-    """Return what the summary says of such calls."""
+    """Return the summary's lines about such calls."""
     overdue = report.calls_overdue
     lines = [f"{counted(overdue, 'call')} took longer than call.timeout_s"] if overdue else []
     stuck = [_where(call) for call in report.long_calls]
@@ -51,14 +51,17 @@ def _where(call: LongCallView) -> str:
 
 
 def dear_call(told: DearCall | None) -> list[str]:
-    """Why tuples are as large as they are, where calls and not records cost; else nothing."""
+    """Return why tuples are as large as they are, if calls and not records cost most; else no
+    line.
+    """
     if told is None:
         return []
     records = counted(told.records, "record")
     return [f"a call costs {told.call_s:.2g} s whatever its size: {told.unit} hold about {records}"]
 
 
-# A job calls one or two; of more the most used, and the bolts keep their place on the screen.
+# A job calls one or two targets; of more, only the most used are shown, so that the bolts keep
+# their place on the screen.
 _TARGETS_SHOWN_MAX: Final = 4
 
 

@@ -1,4 +1,4 @@
-"""Core events as structlog events and as sentences for people.
+"""Core events as structlog events and as readable sentences.
 
 The names and fields of :data:`NAMES` are public: dashboards and alerts rely on them.
 """

@@ -1,7 +1,7 @@
 """Failures whose texts differ only in numbers and quoted parts count as one kind.
 
-So a run says of each kind how many there were and why, and shows the first of a kind at once, the
-rest as a number.
+So a run reports the number and reason of each kind; it shows the first failure of a kind at once,
+the rest as a count.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from flowctl.core import events as ev
 from flowctl.core.letters import REJECTED_PREFIX
 from flowctl.instrumentation.snapshot import LossReason
 
-KINDS_MAX: Final = 20  # nobody reads more; one reason per record must not accumulate
+KINDS_MAX: Final = 20  # more reasons would not be read; one per record must not accumulate
 OTHERS: Final = "other reasons"
 _TEXT_MAX: Final = 120  # characters: a line of a terminal
 _DYING_MAX: Final = 10_000  # tuples on their way to the dead letter
 
 _AT_RECORD: Final = re.compile(r", at record [^,]*$")  # runtime/faults.py adds it
-# What a failure is called differs from one kind to the next: "HTTP 422", "Error code: 429", "errno
-# 111", and "422 Unprocessable Entity", in quotes (httpx) or not (requests).
+# What distinguishes kinds of failures: "HTTP 422", "Error code: 429", "errno 111", and "422
+# Unprocessable Entity", in quotes (httpx) or not (requests).
 _STATUS = r"[45]\d\d [A-Z][a-z]"
 _CODE = rf"(?i:http|status|code|errno)[ :=]{{1,2}}\d{{1,5}}\b|\b{_STATUS}"
 _QUOTED: Final = re.compile(rf"""(?<!\w)(?:'(?!{_STATUS})[^']*'|"[^"]*")(?!\w)""")
@@ -48,7 +48,7 @@ class Reasons:
         self._dying: dict[int, str] = {}  # tuples that were given up, and why
 
     def take(self, event: ev.FlowEvent) -> None:
-        """Count what ``event`` says about records that were left out, if anything."""
+        """Count the records that were left out according to ``event``, if any."""
         if isinstance(event, ev.RecordsRejected):
             for reason in event.reasons:
                 self.add(reason, 1)
@@ -59,7 +59,7 @@ class Reasons:
             self.add(self._dying.pop(event.tuple_id, "not known"), event.records)
 
     def add(self, reason: str, records: int) -> None:
-        """``records`` more were left out because of ``reason``."""
+        """Count ``records`` more that were left out because of ``reason``."""
         name = folded(reason)
         if name not in self._records and len(self._records) >= KINDS_MAX:
             name = OTHERS
@@ -97,7 +97,7 @@ class _Kind:
 
 
 class Repeats:
-    """Tells repeated failures of one kind from news.  Bounded; for one thread.
+    """Distinguishes repeated failures of one kind from news.  Bounded; for one thread.
 
     Two are of one kind if they are of one class and their reasons differ in numbers and quoted
     parts only.  A kind that was quiet for :data:`TELL_EVERY_S` is news again.

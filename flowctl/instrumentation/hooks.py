@@ -1,4 +1,4 @@
-"""Hooks: what a user's code may watch in a task without changing it."""
+"""Hooks: a user's code watches events in a task without changing them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from flowctl.errors import ConfigError
 
 
 class EmitInfo(msgspec.Struct, frozen=True, gc=False):
-    """A task emitted ``values``; to task ``direct`` of those that get it by a direct grouping.
+    """A task emitted ``values``; with a direct grouping to task number ``direct``.
 
-    Otherwise windows decide later who gets it.
+    Otherwise windows decide later which task gets it.
     """
 
     values: Any
@@ -70,10 +70,11 @@ class TaskHook:
     """Override the methods for what you want to watch.  They must not block: the task waits.
 
     A bolt's hooks run on its worker, in the thread that runs the bolt, after ``execute`` has
-    returned: first those for its emits, then that for the execute, then those for acks and fails.
-    An exception fails the input as if ``execute`` had raised it (from ``bolt_fail`` it is only
-    reported).  A spout's hooks run in the driver, in the thread of its callbacks; their exceptions
-    are logged.  ``task_id`` is the number of the task among those of its component, from 0.
+    returned: first the hooks for its emits, then the one for the execute, then those for acks and
+    fails.  An exception fails the input as if ``execute`` had raised it (from ``bolt_fail`` it is
+    only reported).  A spout's hooks run in the driver, in the thread of its callbacks; their
+    exceptions are logged.  ``task_id`` is the number of the task among those of its component, from
+    0.
     """
 
     def emit(self, info: EmitInfo) -> None:
@@ -95,7 +96,7 @@ class TaskHook:
         """The bolt failed an input."""
 
 
-# A hook, or what makes one: a class, or a function without arguments.
+# A hook, or a maker of one: a class, or a function without arguments.
 HookLike: TypeAlias = TaskHook | Callable[[], TaskHook]
 
 
@@ -148,5 +149,5 @@ def check_hooks(field: str, hooks: Iterable[Any]) -> None:
 
 
 def make_hooks(hooks: Iterable[HookLike]) -> Hooks:
-    """Return the hooks of one task; what makes hooks is called."""
+    """Return the hooks of one task; classes and functions among ``hooks`` are called."""
     return Hooks([hook if isinstance(hook, TaskHook) else hook() for hook in hooks])

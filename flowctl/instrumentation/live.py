@@ -1,7 +1,7 @@
 """The live view: one screen that is redrawn in place, with rich.
 
 Screen and view come first, then the parts of the screen (table of bolts, checkpoint, progress),
-then pictures of it: one moment of a run as SVG files, for a page, or to show it to somebody.
+then pictures of it: one moment of a run as SVG files, for a page, or to pass on.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from flowctl.instrumentation.snapshot import BoltView, PartitionView, Report, Sn
 from flowctl.instrumentation.text import printable, printable_problem
 from flowctl.instrumentation.views import BaseView
 
-EVENTS_SHOWN = 5  # the newest; what is above them must stay on the screen
+EVENTS_SHOWN = 5  # the newest events; the parts above must stay visible
 # Headline, table head, checkpoint (2), progress, note, and the cursor: 12 bolts fit 24 lines.
 _OTHER_LINES = 7
 
 
 class Screen:
-    """What is drawn: the headline, how the run stands, and the last few events.
+    """The parts of the screen: the headline, the state of the run, and the last few events.
 
     :meth:`render` needs no terminal, so pictures are drawn by it too.
     """
@@ -179,7 +179,9 @@ class LiveView(BaseView):
             self._end()
 
     def _end(self) -> None:
-        """Give the terminal back, and the standard streams, whether it is still there or not."""
+        """Give back the terminal and the standard streams, whether the terminal is still there or
+        not.
+        """
         live, self._live = self._live, None
         if live is not None:
             with suppress(OSError):
@@ -192,7 +194,7 @@ def _line(text: str, style: str) -> Text:
 
 # -- parts of the screen -----------------------------------------------------------------------
 
-_NAME_CELLS = 14  # of a partition's name: enough of a path's end to know it
+_NAME_CELLS = 14  # cells of a partition's name: enough to know a path by its end
 _BAR_CELLS_MIN = 6  # a shorter bar shows nothing
 _BAR_CELLS_MAX = 40  # a longer bar shows no more
 _STATE_CELLS = len("refused")  # the longest of Condition
@@ -211,7 +213,7 @@ _CELLS = {
     "window": 6,
     "service": 7,
 }
-# A healthy run has no colours: a colour says that somebody might have to look.
+# A healthy run has no colours: a colour shows what may need a look.
 _STYLES: dict[Condition, str] = {
     "normal": "",
     "slow": "yellow",
@@ -261,14 +263,16 @@ def _columns(width: int, shown: Sequence[BoltView]) -> list[str]:
         columns += ["records", "of all"]
     if width >= _WIDER:
         columns += ["service", "window"]
-    gap = 2  # none behind the last column
+    gap = 2  # no gap behind the last column
     while columns and _other_cells(columns, shown) + _BAR_CELLS_MIN - gap > width:
-        columns.pop()  # what there is no room for would cut the others
+        columns.pop()  # a column without room would cut the others
     return columns
 
 
 def _other_cells(columns: Sequence[str], shown: Sequence[BoltView]) -> int:
-    """What a row takes beside bar and note: numbers and gaps, the name, the state, the share."""
+    """Return how many columns a row needs beside bar and note: numbers and gaps, name, state,
+    share.
+    """
     names = max((cell_len(printable(bolt.name)) for bolt in shown), default=0)
     fixed = (max(names, len("bolt")), _STATE_CELLS, _SHARE_CELLS, *(_CELLS[n] for n in columns))
     return sum(cells + 2 for cells in fixed)
@@ -302,7 +306,7 @@ def _row(
     number = percent(share, digits=1 if share is not None and share < 0.0995 else 0)
     drawn = Text(f"{bar(share or 0.0, widest, cells):<{cells}}", style=_STYLES[how] or _BAR_STYLE)
     return [
-        Text(printable(bolt.name)),  # a str would be read as markup
+        Text(printable(bolt.name)),  # rich would read a str as markup
         Text(how, style=_STYLES[how]),
         drawn.append(f" {number:>5}", style=_STYLES[how] or "default"),
     ]
@@ -364,11 +368,11 @@ def _partition(part: PartitionView, *, room: int) -> str:
 
 
 def bar_parts(part: PartitionView) -> list[tuple[bool, float]]:
-    """Return the runs after the cumulative ack as (acked, size), preceded by a stub for what is
+    """Return the runs after the cumulative ack as (acked, size), preceded by a stub for the part
     before it.
 
-    Sizes are by position where positions count something (offsets); where they don't, an acked
-    run is as long as its records and a hole, whose size is unknown, the shortest there is.
+    Sizes are by position if positions count something (offsets); if not, an acked run is as long as
+    its number of records, and a hole, whose size is unknown, has the shortest length.
     """
     parts: list[tuple[bool, float]] = []
     end = _number(part.position)
@@ -379,7 +383,7 @@ def bar_parts(part: PartitionView) -> list[tuple[bool, float]]:
         else:
             parts += [(False, max(0.0, first - end)), (True, max(0.0, last - first))]
         end = last
-    # What is done below the holes would dwarf them to scale: a fifth of the bar stands for it.
+    # To scale, the part done below the holes would dwarf them: it gets a fifth of the bar.
     done = sum(size for _, size in parts) / 4
     return [(True, done or 1.0), *parts]
 

@@ -56,9 +56,9 @@ def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool
     ``as_json``: one JSON object a line instead, in ASCII.  ``flow_events=False`` leaves out the
     events of the core and the run, for when a view shows them.
 
-    structlog takes as long to load as the rest of a command's start, and most runs log nothing.
-    So where it is not loaded yet, it is configured with the first event that is to be written, or
-    by :func:`settle`.
+    structlog takes as long to load as the rest of a command's start, and most runs log nothing.  So
+    if it is not loaded yet, it is configured with the first event that is to be written, or by
+    :func:`settle`.
     """
     setup = _Setup(level, flow_events=flow_events, as_json=as_json)
     if "structlog" in sys.modules:
@@ -68,7 +68,9 @@ def configure(level: str = "WARNING", *, flow_events: bool = True, as_json: bool
 
 
 def settle() -> None:
-    """If the user's code has loaded structlog by now: configure it, unless that code has."""
+    """Configure structlog if the user's code has loaded it by now, unless that code has configured
+    it.
+    """
     if logs.postponed is not None and "structlog" in sys.modules:
         logs.postponed.end()
 
@@ -100,8 +102,10 @@ class _Setup:
         )
 
     def end(self) -> None:
-        """See :class:`flowctl.logs.Postponed`.  Threads may do this at once: each configures the
-        same before it writes."""
+        """Configure it now.
+
+        Several threads may do this at once: each configures the same before it writes.
+        """
         import structlog
 
         if not structlog.is_configured():
@@ -143,7 +147,7 @@ class _Stderr:
     shown."""
 
     def write(self, text: str) -> int:
-        with suppress(OSError):  # nobody reads it, or the disk is full: no reason to end a run
+        with suppress(OSError):  # no reader any more, or a full disk: no reason to end a run
             return sys.stderr.write(text)
         return 0
 

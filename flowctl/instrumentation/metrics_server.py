@@ -23,16 +23,17 @@ from flowctl.instrumentation.text import REDIS_URL_VARIABLE
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-# The loop that shows a run takes a turn four times a second.  One that has not for a minute hangs:
-# longer than a pause of the whole process, shorter than anyone wants to wait for a restart.
+# The loop that shows a run takes a turn four times a second.  A loop without a turn for this long
+# [s] hangs: longer than a pause of the whole process, shorter than a user wants to wait for a
+# restart.
 HUNG_AFTER_S: Final = 60.0
 _REQUEST_TIMEOUT_S: Final = 5.0  # a client that sends no request must not hold a thread for ever
-_GZIP_LEVEL: Final = 1  # lines that are alike get small at once; 9 takes several times as long
+_GZIP_LEVEL: Final = 1  # similar lines shrink at once; 9 takes several times longer
 _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
 
 
 class Served(Protocol):
-    """What is asked by threads of a server."""
+    """The object that the threads of a server ask."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that prometheus-client writes."""
@@ -51,7 +52,7 @@ class Scraped:
     """The newest snapshot of a run: a view that passes everything on to another view.
 
     A scrape reads one attribute, so it takes no lock and never waits for the run.  ``targets``
-    reads those that are paced, for the metrics too; a scrape without them is better than none.
+    reads the paced targets, for the metrics too; if that fails, the scrape goes without them.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Scraped:
         self._view = view
         self._clock = clock
         self._targets = targets
-        self.address = ""  # where this is served, for people
+        self.address = ""  # where this is served, as text
         self._seen: tuple[float, Snapshot] | None = None
 
     def start(self, job: str, headline: str) -> None:
@@ -160,7 +161,9 @@ class MetricsServer:
 
 @contextmanager
 def served(settings: MetricsSettings, view: View) -> Iterator[View]:
-    """Serve what ``view`` is shown while the block runs; without a port, nothing."""
+    """Serve the snapshots that ``view`` is shown while the block runs; without a port, do
+    nothing.
+    """
     if settings.port is None:
         yield view
         return
@@ -175,7 +178,7 @@ def served(settings: MetricsSettings, view: View) -> Iterator[View]:
 
 
 def _paced_targets() -> Callable[[], Sequence[StoredTarget]] | None:
-    """Return what reads the targets of the Redis of FLOWCTL_REDIS_URL; None without one."""
+    """Return a reader of the targets in the Redis of FLOWCTL_REDIS_URL; None without one."""
     url = os.environ.get(REDIS_URL_VARIABLE)
     if not url:
         return None
@@ -192,7 +195,9 @@ def _verdict(problem: str, start: Callable[..., Any]) -> Iterable[bytes]:
 
 
 def metrics_app(scraped: Served) -> Callable[..., Any]:
-    """Return what answers ``/metrics`` (WSGI), always in Prometheus' text format 0.0.4."""
+    """Return the application that answers ``/metrics`` (WSGI), always in Prometheus' text format
+    0.0.4.
+    """
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4

@@ -19,14 +19,14 @@ from flowctl.instrumentation.snapshot import Report, Snapshot, WaitReason
 from flowctl.instrumentation.text import printable, printable_problem
 from flowctl.instrumentation.views import BaseView
 
-# Often enough to see that the run is alive, rarely enough that an hour is 720 lines.
+# Seconds between lines: often enough to see that the run is alive, and an hour is only 720 lines.
 LINE_EVERY_S = 5.0
 # Between two lines: important events always, of the others this many; the rest is counted.
 EVENTS_PER_LINE = 4
 
 _HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 
-# What routine events are called when they are counted: a noun, and what follows it.
+# Nouns for routine events when they are counted, and what follows the noun.
 _ROUTINE: dict[str, tuple[str, str]] = {
     "state_changed": ("change", " between NORMAL and SLOW"),
     "tuple_moved": ("tuple", " sent again"),
@@ -176,7 +176,7 @@ def line(snapshot: Snapshot) -> str:
 
 
 def left_out(snapshot: Snapshot) -> list[str]:
-    """Return how many records were left out so far, by what became of them."""
+    """Return how many records were left out so far, rejected and given up."""
     numbers = {
         "rejected": snapshot.records_rejected,
         "dead-lettered": snapshot.records_dead_lettered,
@@ -218,7 +218,7 @@ def kill_cost(snapshot: Snapshot) -> str:
 
 
 def target_down(snapshot: Snapshot, now: datetime | None = None) -> str:
-    """Return what to say while (nearly) nothing succeeds; ``now`` is the wall clock's, if given."""
+    """Return the line for a target that is down; ``now`` is the wall clock's time, if given."""
     down_s = snapshot.target_down_s or 0.0
     since = (now or datetime.now()) - timedelta(seconds=down_s)
     return (

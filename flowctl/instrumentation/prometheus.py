@@ -1,8 +1,8 @@
 """Snapshots, and paced targets, as metrics of Prometheus.
 
-Labels are bounded: a bolt is one, a partition or a reason is not.  There is no label for the job,
-as a process that is scraped runs one: ``flowctl_run_info`` has its name.  Paced targets are those
-of all programs that share a Redis, with what each job of theirs reported.
+Labels are bounded: bolts are labels, partitions and reasons are not.  There is no label for the
+job, as a scraped process runs only one: ``flowctl_run_info`` has its name.  Paced targets are those
+of all programs that share a Redis, with the figures of each of their jobs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 PHASES: Final = ("starting", "running", "draining", "stopping")
-# Of what the core counts, all but these is a metric of the same name.
+# Each of the core's counters, except these, is a metric of the same name.
 NO_METRIC: Final = {
     "records_pending_now": "kill_reruns_records has them, and those that are acked and not saved",
     "max_in_flight_records": "a server that scrapes keeps the most of what it has seen by itself",
     "target_down_total_s": "the sum over target_down_seconds, which says when that was, too",
 }
 _MEANINGS: Final = Counters.meanings()
-# Name without its prefix, help, and the field of the snapshot; None is 0: nothing is wrong.
+# Name without its prefix, help, and the field of the snapshot; None counts as 0: nothing is wrong.
 _GAUGES: Final = (
     ("elapsed_seconds", "Time since the run began.", "elapsed_s"),
     ("records_buffered", "Records read and not sent yet.", "records_buffered"),
@@ -47,7 +47,7 @@ _GAUGES: Final = (
     ("store_away_seconds", "How long the checkpoint store has been unavailable.", "store_away_s"),
     ("target_down_seconds", "How long the target has been down.", "target_down_s"),
 )
-# The same, without a sample while it is None: nobody knows.
+# The same, but without a sample while the value is None: it is unknown.
 _ABSENT_IF_NONE: Final = (
     ("source_done_ratio", "Fraction of the source that is acked.", "progress"),
     ("eta_seconds", "Estimated time left at the present rate.", "eta_s"),
@@ -208,11 +208,11 @@ class ScrapedTargets:
         yield from target_families(self._read())
 
     def lines(self) -> str:
-        """There are no metrics of bolts."""
+        """Return nothing: there are no metrics of bolts."""
         return ""
 
     def unhealthy(self) -> str:
-        """It holds nothing, so there is no reason to start it again."""
+        """Return "": it holds no state, so there is no reason to restart it."""
         return ""
 
     def unready(self) -> str:

@@ -25,10 +25,10 @@ from flowctl.instrumentation.event_text import EventLogger
 from flowctl.instrumentation.logging import get_logger
 from flowctl.instrumentation.snapshot import Report, Snapshot
 
-# As often as the plain view has a line: an hour is 720 events.
+# Seconds between events, as between the plain view's lines: an hour is 720 events.
 PROGRESS_EVERY_S: Final = 5.0
 
-# What the event says of a snapshot, by the same names.
+# The fields of a snapshot that the event has, by the same names.
 _PROGRESS: Final = (
     "phase",
     "elapsed_s",
@@ -67,10 +67,10 @@ class RunEvents:
         self._logger = logger or get_logger()
         self._next_s = clock() + PROGRESS_EVERY_S
         self._started_at = ""
-        self._long: frozenset[object] = frozenset()  # calls that were told
+        self._long: frozenset[object] = frozenset()  # calls that were reported
 
     def started(self) -> None:
-        """The run begins."""
+        """Log that the run begins."""
         self._next_s = self._clock() + PROGRESS_EVERY_S
         self._started_at = self._at()
         self._log(
@@ -112,9 +112,9 @@ class RunEvents:
         self._long = frozenset(began)
 
     def finished(self, report: Report) -> Report:
-        """The run is over, or could not begin; logged with all numbers of the report.
+        """Log the end of the run, or that it could not begin, with all numbers of the report.
 
-        Return the report with when it began and ended, flowctl's version and the settings.
+        Return the report with the times of start and end, flowctl's version and the settings.
         """
         report = msgspec.structs.replace(
             report,

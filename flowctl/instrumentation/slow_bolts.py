@@ -1,7 +1,7 @@
-"""Who is slow and how much it gets: each bolt's rate compared with the others, for people.
+"""Which bolts are slow, and which share they get: each bolt's rate compared with the others, for
+display only.
 
-It decides nothing.  Bolts of different stages do different work, so a bolt is compared only with
-those of its own stage.
+Bolts of different stages do different work, so a bolt is compared only with those of its own stage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Condition = Literal["normal", "slow", "refused", "busy", "down"]
 
 
 class SlowBolt(NamedTuple):
-    """A bolt that is slow: how many times slower than its stage's median, and what it gets.
+    """A bolt that is slow: how many times slower than its stage's median, and its share.
 
     ``factor`` is None if it acked nothing recently.  ``share`` and ``equal_share`` are fractions of
     its stage's recent records, 0…1.
@@ -47,7 +47,7 @@ class SlowBolt(NamedTuple):
 def slow_bolts(snapshot: Snapshot) -> dict[str, SlowBolt]:
     """Return the bolts that are slower than the others of their stage, the slowest first.
 
-    Empty if that can't be known: at the end of the input, while the source or the target sets the
+    Empty if that can't be judged: at the end of the input, while the source or the target sets the
     pace, and with fewer than three bolts to compare.
     """
     if is_ending(snapshot) or target_holds_back(snapshot):
@@ -91,7 +91,7 @@ def _slow_of(bolts: Sequence[BoltView]) -> list[SlowBolt]:
 
 
 def claim(slow: Mapping[str, SlowBolt]) -> str:
-    """Return ``b5 is 10x slower and gets 0.9 % (an equal share: 8.3 %)``; "" if nobody is slow."""
+    """Return ``b5 is 10x slower and gets 0.9 % (an equal share: 8.3 %)``; "" if no bolt is slow."""
     bolts = list(slow.values())
     parts = [
         f"{bolt.name} is {bolt.text} and gets {percent(bolt.share, digits=1)}"
@@ -129,7 +129,7 @@ def shares(bolts: Sequence[BoltView]) -> dict[str, float | None]:
 
 
 def is_ending(snapshot: Snapshot) -> bool:
-    """Whether everything read is at bolts: the rest moves between them, and rates say nothing."""
+    """Whether everything read is at bolts: the rest moves between them, and rates mean nothing."""
     return snapshot.phase in ("draining", "stopping") and not snapshot.records_buffered
 
 

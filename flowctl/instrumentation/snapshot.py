@@ -33,7 +33,7 @@ class BoltView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     records_acked: int = 0
     moved_away: int = 0  # tuples it held that went to others
     records_per_s: float = 0.0
-    refused: bool = False  # the target refused it, and it rests
+    refused: bool = False  # the target refused its tuple, and it rests
 
 
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitReason(StrEnum):
-    """What a spout waits for; the values name the fields of :class:`Waits`."""
+    """A reason for which a spout waits; the values name the fields of :class:`Waits`."""
 
     NOTHING = ""  # it has work
     BACKPRESSURE = "backpressure"  # windows are full, or the cap of a sink that all bolts share
@@ -56,7 +56,7 @@ class WaitReason(StrEnum):
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the spout waited, by reason [s]; the rest of the time it was at work.
+    """How long the spout waited, by reason [s]; the rest of the time it was working.
 
     ``backpressure_s``: all windows full, so the bolts (or their sink) set the pace.
     ``max_pending_s``: the limit of pending is reached (``dispatch.in_flight_max``,
@@ -73,7 +73,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     empty_emit_streak: int = 0
 
     def waited_s(self, reason: WaitReason) -> float:
-        """How long the spout waited for ``reason``, which is not NOTHING [s]."""
+        """Return how long the spout waited for ``reason``, which is not NOTHING [s]."""
         waited_s: float = getattr(self, f"{reason.value}_s")
         return waited_s
 
@@ -81,7 +81,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 class TimesView(msgspec.Struct, frozen=True):
     """A distribution of seconds: how many fell into each bucket, and their sum.
 
-    The bounds are :data:`flowctl.core.times.BOUNDS_S`; the last count is of what is above them.
+    The bounds are :data:`flowctl.core.times.BOUNDS_S`; the last count is of values above them.
     """
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
@@ -106,10 +106,10 @@ class DearCall(msgspec.Struct, frozen=True):
 
 
 class LongCallView(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of ``process`` that takes long: for ``for_s`` by now [s], or when the run ended.
+    """A call of ``process`` that has been running for ``for_s`` [s], or had when the run ended.
 
-    It works on a record from ``first`` to ``last`` of ``partition``; both are the same if it is
-    known which.
+    It is working on a record between ``first`` and ``last`` of ``partition``; the two are equal if
+    the record is known.
     """
 
     bolt: str
@@ -119,9 +119,10 @@ class LongCallView(msgspec.Struct, frozen=True, kw_only=True):
     for_s: float
 
 
-# Type checkers know of dataclasses, where what is frozen may not inherit from what is not.
+# Type checkers treat these as dataclasses, where a frozen class may not inherit from one that is
+# not.
 class RunNumbers(Counters, frozen=True, kw_only=True, gc=True):  # type: ignore[misc]
-    """What snapshots and the report both say of a run, beside what its core counts.
+    """The numbers that snapshots and the report share, beside the core's counters.
 
     Counts are of this run unless said otherwise.
     """
@@ -131,7 +132,7 @@ class RunNumbers(Counters, frozen=True, kw_only=True, gc=True):  # type: ignore[
     bolts: tuple[BoltView, ...] = ()
     records_per_s: float = 0.0
     records_skipped: int = 0  # acked by an earlier run, read again and skipped
-    records_saved: int = 0  # in the saved checkpoint, all runs together
+    records_saved: int = 0  # records in the saved checkpoint, of all runs
     waits: Waits = Waits()
     dear_call: DearCall | None = None  # None: the cost of records decides the size of tuples
     long_calls: tuple[LongCallView, ...] = ()  # of 30 s and more, the longest first
@@ -149,8 +150,8 @@ class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     eta_s: float | None = None
     kill_reruns: int = 0  # records that a kill now would run again
     kill_reruns_cumulative_only: int = 0  # the same without selective acks
-    # Of ranges: at most so many batches are at work.  A kill runs them again too; how many records
-    # they hold is known to the bolts only, so ``kill_reruns`` is without them.
+    # Of ranges: the most batches that can be in progress.  A kill runs them again too; only the
+    # bolts know how many records they hold, so ``kill_reruns`` is without them.
     batches_begun: int = 0
     # False: the checkpoint is lost with the process, and everything would run again.
     store_survives: bool = True
@@ -163,13 +164,13 @@ class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     held_up_share: float = 0.0
     note: str = ""  # e.g. "waiting for 4 of 12 bolts: no free Spark slot"
     times: AckTimesView = AckTimesView()
-    # How long ago everything acked was in the store; None: nothing was saved yet.
+    # Seconds since everything acked was in the store; None: nothing was saved yet.
     checkpoint_age_s: float | None = None
-    targets: tuple[TargetView, ...] = ()  # that bolts call by ``paced``
+    targets: tuple[TargetView, ...] = ()  # targets that bolts call by ``paced``
 
     @property
     def holes(self) -> int:
-        """Acked ranges that wait for a record below them, of ``partitions``."""
+        """Acked ranges of ``partitions`` that wait for a record below them."""
         return sum(len(part.acked_above) for part in self.partitions)
 
     @property
@@ -205,18 +206,18 @@ class Report(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     records_total: int = 0
     checkpoint_saves: int = 0
     checkpoint_survives: bool = True  # False: what was saved ended with the process
-    calls_overdue: int = 0  # took longer than call.timeout_s
-    loss_reasons: tuple[LossReason, ...] = ()  # of what was rejected or dead-lettered, most first
+    calls_overdue: int = 0  # calls that took longer than call.timeout_s
+    loss_reasons: tuple[LossReason, ...] = ()  # most frequent first
     dead_letters_hint: str = ""  # the command that shows them; "" if there is none
     records_kept_nowhere: int = 0  # rejected by this run, without a dead letter
     # The same of earlier runs: until a rewind or a clear has them done again.
     records_kept_nowhere_before: int = 0
-    letters_open: int = 0  # of all runs: neither dropped nor processed again
+    letters_open: int = 0  # letters of all runs, neither dropped nor redriven
     started_at: str = ""  # wall clock, ISO 8601 in UTC; "": the run did not begin
     ended_at: str = ""
-    # Of flowctl, Python, and Spark where it was used.
+    # Versions of flowctl, Python, and Spark if it was used.
     versions: dict[str, str] = msgspec.field(default_factory=dict)
-    # Those that differ from the defaults, without secrets.
+    # Settings that differ from the defaults, without secrets.
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -232,7 +233,7 @@ class Report(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
         return max(0, self.letters_open - self.records_lost)
 
     def first(self) -> list[str]:
-        """What has to be known before all else, below the outcome in the summary."""
+        """Lines on top of the summary, just below the outcome."""
         return []
 
     def more(self) -> list[str]:
@@ -244,16 +245,16 @@ class View(Protocol):
     """Shows a run to a person.  Called from one thread; must not block for long."""
 
     def start(self, job: str, headline: str) -> None:
-        """A run of ``job`` begins; ``headline`` says with which bolts and which policy."""
+        """Show that a run of ``job`` begins; ``headline`` names its bolts and its policy."""
 
     def update(self, snapshot: Snapshot) -> None:
         """Show ``snapshot``; called several times a second."""
 
     def event(self, event: FlowEvent) -> None:
-        """Show something that has happened, such as a bolt that was lost."""
+        """Show an event, such as a bolt that was lost."""
 
     def message(self, text: str) -> None:
         """Show a line for the user."""
 
     def stop(self, report: Report) -> None:
-        """The run has ended, however it did: show the summary."""
+        """Show the summary: the run has ended, successfully or not."""

@@ -18,7 +18,8 @@ WAITED_FOR: dict[WaitReason, str] = {
     WaitReason.LAST_TUPLES: "for bolts, which hold all that is left",
 }
 
-# What a checkpoint in memory is worth: a notebook may go on from it, a kill may not.
+# What to say of a checkpoint in memory: a notebook may continue from it, but it does not survive a
+# kill.
 IN_MEMORY: Final = (
     "in memory only: run() of the same object goes on from it, a new process starts over"
 )
@@ -31,7 +32,9 @@ _OUTCOMES = {
 
 
 def lines(report: Report) -> list[str]:
-    """Return the summary: outcome, what a resume found, what happened to tuples, checkpoint."""
+    """Return the summary: outcome, what a resumed run found done, outcomes of tuples,
+    checkpoint.
+    """
     found = [_outcome(report), *report.first()]
     if report.resumed:
         found.append(_resumed(report))
@@ -47,13 +50,14 @@ def lines(report: Report) -> list[str]:
         _checkpoint(report),
     ]
     if report.error and report.outcome != "failed":
-        # The error of a failed run is raised: whoever catches it prints it, with its remedy.
+        # The error of a failed run is raised: the caller that catches it prints it, with its
+        # remedy.
         found.append(f"error: {report.error.partition(chr(10))[0]}")
     return found
 
 
 def place_lines(store: object) -> list[str]:
-    """Return where ``store`` keeps the checkpoint, and what to know about that place."""
+    """Return where ``store`` keeps the checkpoint, and a warning about that place, if any."""
     caution = getattr(store, "caution", "")
     if not getattr(store, "survives", True):
         return [f"the checkpoint is {IN_MEMORY}" + (f" ({caution})" if caution else "")]
@@ -62,7 +66,7 @@ def place_lines(store: object) -> list[str]:
 
 
 def resume_line(restored: Checkpoint) -> str:
-    """Return what a resumed run finds done; dead letters that were redriven count once."""
+    """Return how much a resumed run finds done; dead letters that were redriven count once."""
     nowhere = restored.records_kept_nowhere
     restored = without_redrives(restored)
     above = sum(span.records for p in restored.partitions.values() for span in p.acked)
@@ -105,9 +109,10 @@ def _tuples(report: Report) -> str:
         facts.append(f"{count(report.tuples_lost)} lost on the way")
     if report.tuples_hedged:
         facts.append(f"{count(report.tuples_hedged)} run twice at the end")
-    if report.tuples_dropped:
+    if report.records_dropped:
         records = counted(report.records_dropped, "record")
-        facts.append(f"dropped {count(report.tuples_dropped)} ({records})")
+        tuples = report.tuples_dropped  # of a topology roots are dropped, and no tuples
+        facts.append(f"dropped {count(tuples)} ({records})" if tuples else f"dropped {records}")
     if report.peers_dropped:
         facts.append(f"peers dropped {count(report.peers_dropped)}")
     if report.bolts_lost:
@@ -116,7 +121,7 @@ def _tuples(report: Report) -> str:
 
 
 def _losses(report: Report) -> list[str]:
-    """What was left out, where it is, and why."""
+    """Return how many records were left out, where they are, and why."""
     what = losses_of(report)
     hint = f" (see `{report.dead_letters_hint}`)" if report.dead_letters_hint else ""
     found = [what + hint] if what else []
@@ -127,7 +132,7 @@ def _losses(report: Report) -> list[str]:
 
 
 def earlier_losses_of(report: Report) -> list[str]:
-    """Return what earlier runs left out and nobody has settled, a line each."""
+    """Return a line for each kind of records that earlier runs left out and that are still open."""
     earlier = (
         earlier_losses(report.letters_of_earlier_runs, report.dead_letters_hint),
         earlier_kept_nowhere(report.records_kept_nowhere_before, report.job),
@@ -136,8 +141,9 @@ def earlier_losses_of(report: Report) -> list[str]:
 
 
 def losses_of(report: Report) -> str:
-    """As :func:`losses`, and whether the records are kept nowhere; without those of earlier
-    runs."""
+    """Like :func:`losses`, and whether the records are kept nowhere; without those of earlier
+    runs.
+    """
     what = losses(report.records_rejected, report.records_dead_lettered)
     if not report.records_kept_nowhere:
         return what
@@ -175,7 +181,7 @@ def earlier_kept_nowhere(records: int, job: str) -> str:
 
 
 def _quietly(report: Report) -> list[str]:
-    """What did no harm: records that the sink already had, and calls that had to be repeated."""
+    """Return harmless facts: records that the sink already had, and calls that were repeated."""
     facts = []
     if report.records_left_out:
         facts.append(f"{counted(report.records_left_out, 'record')} written before, left out")
@@ -185,7 +191,9 @@ def _quietly(report: Report) -> list[str]:
 
 
 def _all_left_out(report: Report) -> list[str]:
-    """For a run that wrote nothing new: how to write everything again, if that was intended."""
+    """Return, for a run that wrote nothing new, how to write everything again, if that was
+    intended.
+    """
     if not 0 < report.records_left_out == report.records_acked:
         return []
     name = shown_command([report.job])
@@ -196,7 +204,9 @@ def _all_left_out(report: Report) -> list[str]:
 
 
 def _waits(report: Report) -> list[str]:
-    """What the spout waited for, the longest first; nothing below a hundredth of the run."""
+    """Return what the spout waited for, the longest first; waits below 1 % of the run are left
+    out.
+    """
     waited_s = {what: report.waits.waited_s(reason) for reason, what in WAITED_FOR.items()}
     told = [what for what in waited_s if waited_s[what] > report.elapsed_s / 100]
     told.sort(key=waited_s.__getitem__, reverse=True)

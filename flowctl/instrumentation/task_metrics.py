@@ -1,4 +1,4 @@
-"""What is told of a topology's tasks: their figures at each tick, what is timed, their errors.
+"""Metrics of a topology's tasks: figures read at each tick, sampled times, errors.
 
 A metric has ``get_value_and_reset``; None means that there is nothing to report, and is dropped.
 None of this is thread-safe.
@@ -29,7 +29,7 @@ class Metric(Protocol):
 
 
 class TaskInfo(msgspec.Struct, frozen=True, gc=False):
-    """Whose figures they are: of task ``task_id`` (from 0) of ``component``, in ``interval_s``.
+    """The task that figures belong to: ``task_id`` (from 0) of ``component``, in ``interval_s``.
 
     ``host`` and ``pid`` say where it runs: our workers listen on no port that would distinguish two
     on one host.  ``timestamp_unix_s`` is the end of the interval.
@@ -53,8 +53,8 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 class TickSchedule:
     """When the recurring ticks of some intervals are due.  Pure: time comes in.
 
-    Ticks missed while a task was busy come as one: the next figure covers a longer time, and is not
-    followed by empty ones.
+    Ticks missed while a task was busy come as one: the next figure covers a longer time, and no
+    empty ones follow.
     """
 
     def __init__(self, intervals_s: Iterable[float], *, now_s: float) -> None:
@@ -171,7 +171,7 @@ class Count:
 
 
 class Mean:
-    """The mean of what was added since the last reading; None: nothing was."""
+    """The mean of the values added since the last reading; None: no value was added."""
 
     __slots__ = ("_count", "_total")
 
@@ -204,7 +204,7 @@ class KeyedCounts:
         self._values[key] = self._values.get(key, 0) + by
 
     def add_all(self, counts: Mapping[str, int]) -> None:
-        """Count so many more of each key."""
+        """Count ``counts`` more, by key."""
         values = self._values
         for key, by in counts.items():
             values[key] = values.get(key, 0) + by
@@ -246,7 +246,7 @@ Register: TypeAlias = Callable[[str, Metric], None]
 class SpoutMetrics:
     """Acked, failed and complete latency [s] of a spout, by stream.
 
-    Gets sampled roots only: each stands for ``one_in`` of them.
+    Only sampled roots are added: each stands for ``one_in`` of them.
     """
 
     def __init__(self, one_in: int, register: Register) -> None:
@@ -259,23 +259,24 @@ class SpoutMetrics:
         register("complete_s", self._complete_s)
 
     def acked(self, stream: str, delta_s: float) -> None:
-        """A sampled root of ``stream`` was done after ``delta_s``."""
+        """Count a sampled root of ``stream`` that was done after ``delta_s``."""
         self._acked.add(stream, self._one_in)
         self._complete_s.add(stream, delta_s)
 
     def failed(self, stream: str) -> None:
-        """A sampled root of ``stream`` failed."""
+        """Count a sampled root of ``stream`` that failed."""
         self._failed.add(stream, self._one_in)
 
 
 _COUNTS: Final = ("executed", "acked", "failed", "emitted")
 _TIMES: Final = ("execute_s", "process_s")
-# What each task of a bolt reports; its own metrics need other names.
+# The built-in metrics of each task of a bolt; user metrics need other names.
 BOLT_METRICS: Final = frozenset({*_COUNTS, *_TIMES})
 
 
 class BoltMetrics:
-    """What a bolt's task executed, acked, failed and emitted, how long it took, its own metrics.
+    """Metrics of a bolt's task: tuples executed, acked, failed and emitted, their times, and user
+    metrics.
 
     Built from its settlements, under the names of :class:`flowctl.core.trees.settlement.Watched`.
     """
@@ -294,7 +295,7 @@ class BoltMetrics:
     def take_in(self, watched: Watched) -> None:
         """Add what was watched."""
         for name, counts in self._counts.items():
-            if new := getattr(watched, name):  # comes with each tuple, and most of it is empty
+            if new := getattr(watched, name):  # sent with each tuple, and mostly empty
                 counts.add_all(new)
         for name, times in self._times.items():
             if sums := getattr(watched, name):
@@ -313,7 +314,7 @@ class BoltMetrics:
 
 # -- errors ------------------------------------------------------------------------------------
 
-# A task that reports each tuple would bury the log: five in ten seconds show what is wrong.
+# A task that reports each tuple would flood the log: five lines in ten seconds show what is wrong.
 _TOLD_MAX: Final = 5
 _PER_S: Final = 10.0
 _KEPT: Final = 20  # enough for a report; the log has the rest
@@ -360,6 +361,6 @@ class ErrorReporter:
         self._untold = 0
 
     def left_out(self, errors: int) -> None:
-        """The task had ``errors`` more, too many to send."""
+        """Count ``errors`` more that the task had, too many to send."""
         self.count += errors
         self._untold += errors

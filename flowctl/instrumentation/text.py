@@ -1,7 +1,7 @@
-"""Foreign text on our screen: records, file names, errors, whatever a server or a peer said.
+"""Foreign text on our screen: records, file names, errors, texts from servers and peers.
 
 Unescaped, an escape sequence in it could set the window's title or clear the screen, a newline
-could forge a line of ours, and a bidi control could reverse one.  Everything that shows such text
+could forge a line of ours, and a bidi control could reverse one.  All code that shows such text
 passes it through here; JSON does not need it.
 """
 
@@ -36,7 +36,7 @@ def printable(text: object) -> str:
 def repaired(text: str) -> str:
     """Return ``text`` with the UTF-8 that the operating system gave and Python did not decode.
 
-    So come arguments and file names with ``LC_ALL=C`` and without Python's UTF-8 mode.
+    Arguments and file names come in that form with ``LC_ALL=C`` and without Python's UTF-8 mode.
     """
     if text.isascii():
         return text
@@ -62,7 +62,7 @@ def printable_block(text: str, *, prefix: str = BLOCK_PREFIX) -> str:
 
 
 def printable_problem(text: str) -> str:
-    """Return the first line of ``text`` printable, what follows it (a traceback) as a block."""
+    """Return the first line of ``text`` printable, the rest (a traceback) as a block."""
     first, newline, rest = text.rstrip("\n").partition("\n")
     return printable(first) + (f"\n{printable_block(rest)}" if newline else "")
 
@@ -75,8 +75,8 @@ def printable_traceback(error: BaseException) -> str:
 def shown_command(words: Sequence[str]) -> str:
     """Return a command line to paste, without passwords.
 
-    A URL that holds one is left to the variable FLOWCTL_REDIS_URL; a comment says so unless the
-    variable is already set to it.
+    A URL with a password is replaced by the variable FLOWCTL_REDIS_URL; a comment says so unless
+    the variable is already set to it.
     """
     shown: list[str] = []
     is_missing = False

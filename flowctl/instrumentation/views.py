@@ -1,4 +1,6 @@
-"""What all views share, and which to use: ``live`` on a terminal, ``plain`` lines elsewhere."""
+"""The common part of all views, and the choice of one: ``live`` on a terminal, ``plain`` lines
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class BaseView:
     debug, and summed up every few seconds, and at the end, as one ``failures_repeated`` event.
 
     For one thread.  Times on screen are counted from :meth:`start` by ``clock`` [s]: the core's own
-    ``at_s`` has no origin that means anything to a person.
+    ``at_s`` has an arbitrary origin.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class BaseView:
         self._logger = logger or get_logger()
         self._started_s = clock()
         self._repeats = Repeats(clock)
-        self._is_lost = False  # nobody sees it any more
+        self._is_lost = False  # it is not visible any more
 
     def start(self, job: str, headline: str) -> None:
         self._started_s = self._clock()
@@ -76,7 +78,7 @@ class BaseView:
     def _show(self, draw: Callable[[], object]) -> None:
         """Call ``draw`` unless the terminal or the reader is gone; if it just went, log that.
 
-        ``| head``, a closed terminal, a full disk: the run has more to do than to tell.
+        After ``| head``, a closed terminal or a full disk the run goes on without output.
         """
         if self._is_lost:
             return
@@ -84,7 +86,7 @@ class BaseView:
             draw()
         except OSError as error:
             self._is_lost = True
-            with suppress(OSError):  # the log may go the same way
+            with suppress(OSError):  # the log may be gone the same way
                 self._logger.log(logging.WARNING, "view_lost", error=str(error))
 
     def now(self) -> str:
@@ -92,7 +94,7 @@ class BaseView:
         return numbers.clock(self._clock() - self._started_s, tenths=True)
 
 
-# "off" is what "quiet" was called.
+# "off" is the old name of "quiet".
 ViewMode = Literal["auto", "live", "plain", "quiet", "off"]
 
 
@@ -118,7 +120,7 @@ def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
 
 
 def suits_live(stream: TextIO) -> bool:
-    """Whether ``stream`` is a terminal that understands cursor control and is seen by a person."""
+    """Whether ``stream`` is a terminal that understands cursor control and that a person sees."""
     env = os.environ
     return stream.isatty() and env.get("TERM", "dumb") != "dumb" and not env.get("CI")
 

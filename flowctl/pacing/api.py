@@ -88,7 +88,7 @@ class Paced:
         self._cost = cost
         self._classify = classify
         self._hard = hard
-        # By thread or task, as one object may be used by many: the innermost block is the last.
+        # Blocks by thread or task, as several may use one object: the innermost block is the last.
         self._open: dict[int, list[Call | AsyncCall]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -189,7 +189,7 @@ class Paced:
 
 
 def _task() -> int:
-    """Who opened a block of coroutines; thread identifiers are above 0."""
+    """Return the task or thread that opens a block; numbers of threads are above 0."""
     import asyncio
 
     return -id(asyncio.current_task())

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class _Call:
-    """What sync and async calls share.  Used by one thread or task."""
+    """The parts that sync and async calls share.  Used by one thread or task."""
 
     __slots__ = (
         "_began_s", "_classify", "_cost", "_gate", "_give_up_after_s", "_hard", "_holds",
@@ -40,12 +40,14 @@ class _Call:
         self._hard = hard
         self._began_s = 0.0
         self._holds = False
-        self._is_counted = False  # its cost is in the counters of the target by now
+        self._is_counted = False  # the target's counters include its cost by now
         self._refused_by = ""
 
     @property
     def cost(self) -> float:
-        """What the call counts against the budget; correct it once the answer shows the cost."""
+        """The cost that the call counts against the budget; correct it once the answer shows the
+        cost.
+        """
         return self._cost
 
     @cost.setter
@@ -58,12 +60,12 @@ class _Call:
         self._cost = cost
 
     def throttled(self, retry_after_s: float | None = None) -> None:
-        """Report that the target refused and the program noticed it: less is sent to the target.
+        """Report a refusal of the target that the program has noticed: less is sent to the target.
 
-        ``retry_after_s``: how long it asked to be left alone; None: it didn't say.  Nothing waits
-        here: the permit rests, and the next call waits for it.
+        ``retry_after_s``: how long it asked to be left alone; None: it didn't say.  This method
+        does not wait: the permit rests, and the next call waits for it.
         """
-        is_number = isinstance(retry_after_s, int | float) and retry_after_s >= 0  # nan is not
+        is_number = isinstance(retry_after_s, int | float) and retry_after_s >= 0  # nan is refused
         if retry_after_s is not None and not is_number:
             raise ConfigError(
                 "retry_after_s",
@@ -75,12 +77,13 @@ class _Call:
             self._gate.leave_refused(retry_after_s)
 
     def tell(self, response: Any) -> None:
-        """Report what ``response`` tells of limits in its headers: what is left, and until when.
+        """Report the limits in the headers of ``response``: what is left, and until when.
 
-        So much a second is used until then, before anything is refused.  Takes the responses of
-        httpx, requests, aiohttp, openai and anthropic (``with_raw_response``), a dictionary of
-        botocore, or headers.  What an exception carries is told by itself.  Limits of tokens count
-        if ``cost`` is in tokens; a response without such headers says nothing.
+        Until then the remaining amount is spread evenly over the time, so that no call has to be
+        refused.  Takes the responses of httpx, requests, aiohttp, openai and anthropic
+        (``with_raw_response``), a dictionary of botocore, or headers.  The headers of an exception
+        are read without this.  Limits of tokens count if ``cost`` is in tokens; a response without
+        such headers says nothing.
         """
         told = told_by(response)
         if told:
@@ -111,7 +114,7 @@ class _Call:
             self._gate.leave_done(self._began_s, self._cost)
 
     def ended(self, error: BaseException | None) -> None:
-        """The block was left."""
+        """Note that the block was left."""
         if error is None:
             if self._hard is not None and self._holds:
                 self._done()
@@ -127,7 +130,7 @@ class _Call:
     def _pause_s(self, error: Exception, since_s: float, given: tuple[Any, ...]) -> float:
         """Return how long to wait before the next attempt; raise ``error`` if there is to be none.
 
-        ``given``: the function and what it was called with.
+        ``given``: the function and its arguments.
         """
         self.tell(error)
         refusal = self._refusal(error)
@@ -218,9 +221,11 @@ class AsyncCall(_Call):
 
 
 def refuse_coroutine(result: object) -> None:
-    """Raise :class:`ConfigError` for a coroutine, which would begin after its permit has gone."""
+    """Raise :class:`ConfigError` for a coroutine, which would only begin after its permit is
+    returned.
+    """
     if inspect.iscoroutine(result):
-        result.close()  # or Python warns as well that nobody awaited it
+        result.close()  # otherwise Python also warns that it was never awaited
         raise ConfigError(
             "fn",
             f"{result.__qualname__} is a coroutine function, so nothing was called.",
@@ -229,9 +234,10 @@ def refuse_coroutine(result: object) -> None:
 
 
 def has_closed(given: tuple[Any, ...]) -> bool:
-    """Return whether a call with these can't succeed any more: one is a closed connection.
+    """Return whether a call with these can't succeed any more, as one of them is a closed
+    connection.
 
-    Also the connection of a cursor, or the one whose method is called.
+    Connections of cursors, and of methods that are called, count as well.
     """
     for each in given:
         owner = getattr(each, "__self__", each)
@@ -241,7 +247,9 @@ def has_closed(given: tuple[Any, ...]) -> bool:
 
 
 def _is_closed(thing: object) -> bool:
-    """As psycopg, psycopg2 (a number), SQLAlchemy and pymysql say it."""
+    """Whether ``thing`` says so in the way of psycopg, psycopg2 (a number), SQLAlchemy or
+    pymysql.
+    """
     closed = getattr(thing, "closed", None)
     return closed is True or (type(closed) is int and closed > 0) or _is_shut(thing)
 
@@ -251,7 +259,9 @@ def _is_shut(thing: object) -> bool:
 
 
 def awaitable_of(made: Awaitable[_T]) -> Awaitable[_T]:
-    """Return ``made``; raise :class:`ConfigError` if it can't be awaited: the call is over then."""
+    """Return ``made``; raise :class:`ConfigError` if it can't be awaited: then the call is over
+    already.
+    """
     if not inspect.isawaitable(made):
         raise ConfigError(
             "fn",

@@ -1,4 +1,4 @@
-"""What one process has seen of a target, since it began."""
+"""Counts of what one process has seen of a target, since the process first called it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class CallCounts(msgspec.Struct):
     """Sums since the process first called the target.  Not thread-safe: the gate's lock guards it.
 
     ``cost`` and ``call_s`` [s] count calls that succeeded.  ``waited_s`` [s] was spent before calls
-    on waiting for permits and budget.  The peaks since they were last taken: ``in_flight`` (calls
-    and resting permits), ``want`` (the same with those who waited) and ``resting``.  ``is_held``
-    and ``is_rate_held``: somebody waited for a permit, or for budget.  ``told_rate`` [cost/s]: what
-    the target told it takes now; 0: nothing.
+    on waiting for permits and budget.  Peaks since they were last taken: ``in_flight`` (calls and
+    resting permits), ``want`` (these and waiting calls) and ``resting``.  ``is_held`` and
+    ``is_rate_held``: a caller waited for a permit, or for budget.  ``told_rate`` [cost/s]: the rate
+    that the target says it takes now; 0: it says nothing.
     """
 
     calls: int = 0
@@ -35,7 +35,7 @@ class CallCounts(msgspec.Struct):
 
     @property
     def sums(self) -> Sums:
-        """What was done, without the peaks."""
+        """The sums, without the peaks."""
         return Sums(self.calls, self.cost, self.call_s, self.refused, self.failed, self.waited_s)
 
     def since(self, before: CallCounts, span_s: float) -> Sample:

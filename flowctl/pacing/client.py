@@ -1,7 +1,7 @@
-"""A worker's part of a target that many workers share: it leases permits and reports.
+"""A worker's side of a target that many workers share: it leases permits and reports.
 
 A daemon thread exchanges four times a second while there are calls; it renews the leases even if
-all other threads wait in calls.  Nothing here is on the way of a call.
+all other threads wait in calls.  A call itself never waits for an exchange.
 """
 
 from __future__ import annotations
@@ -29,22 +29,26 @@ from flowctl.pacing.target_settings import PaceSettings
 # -- What a worker reports of its gate at each exchange ----------------------------------------
 
 
-# Nothing was called for so long: the permits go back, and the thread sleeps until the next call.
+# After this long without a call [s] the permits are given back, and the thread sleeps until the
+# next call.
 IDLE_S: Final = 2.0
-# Of what a worker has used of the budget, as it may use a little more next time.
+# A worker asks for this many times the budget that it used, as it may use a little more next time.
 _RATE_ROOM: Final = 1.5
-# Two exchanges in quick succession say nothing about a rate.
+# Two exchanges in quicker succession [s] say nothing about a rate.
 _SPAN_MIN_S: Final = 0.1
 
 
 class Reporter:
-    """The gate's lock is held in all calls.  ``rate``, ``known_limit``: of the last answer."""
+    """Makes a worker's reports.
+
+    All calls need the gate's lock.  ``rate``, ``known_limit``: from the last answer.
+    """
 
     def __init__(self, gate: Gate, settings: PaceSettings) -> None:
         self._gate = gate
         self._settings = settings
         self._me = secrets.token_hex(8)
-        self._told = Sums()  # what was answered
+        self._told = Sums()  # the sums of the last answered report
         self._telling = CallCounts()
         self._told_at_s = self._wanted_at_s = gate.clock()
         self._rate_held_at_s = -inf
@@ -57,7 +61,7 @@ class Reporter:
     def report(
         self, now_s: float, ttl_s: float, decision: Decision | None, *, is_ending: bool = False
     ) -> WorkerReport:
-        """Return what to say now.  A worker that leaves gives its permits up at once.
+        """Return the report to send now.  A worker that leaves gives its permits up at once.
 
         ``is_ending``: the process ends, so it leaves.
         """
@@ -88,7 +92,7 @@ class Reporter:
         )
 
     def answered(self, now_s: float, *, rate: float, limit: int) -> None:
-        """The last report has arrived; ``now_s``: when it was made."""
+        """Note that the last report, made at ``now_s``, has arrived."""
         self._told, self._told_at_s = self._telling.sums, now_s
         self.rate, self.known_limit = rate, limit
 
@@ -96,7 +100,8 @@ class Reporter:
         if self._telling.is_rate_held:
             self._rate_held_at_s = now_s
         if self._gate.permits and now_s - self._rate_held_at_s < IDLE_S:
-            # Also while all of its callers are in calls: a part that moves is lost on its way.
+            # Also while all of its callers are in calls: a share of the budget is lost while it
+            # moves.
             return RATE_MOST
         spent_s = now_s - self._told_at_s
         if spent_s >= _SPAN_MIN_S:
@@ -111,7 +116,8 @@ class Reporter:
 # 5,000 a second, which one Redis does with a part of a core.
 PERIOD_S: Final = 0.25
 _WORKERS_A_PERIOD: Final = 1000
-# One more a second where it can't wait: a leader's decision, a permit that somebody waits for.
+# One more exchange a second for what can't wait: a leader's decision, a permit that a caller waits
+# for.
 _EXTRA_A_SECOND: Final = 1.0
 _EXTRA_MOST: Final = 2.0
 # A lease ends after this, if it is not renewed: eight heartbeats. With the leader's next look a
@@ -121,20 +127,21 @@ _TTL_PERIODS: Final = 8
 
 
 class Exchange(Protocol):
-    """Where the workers of a target meet; used by one thread."""
+    """The place where the workers of a target meet; used by one thread."""
 
     @property
     def address(self) -> str:
-        """For people; without secrets."""
+        """The address as text, without secrets."""
 
     def exchange(self, report: WorkerReport) -> Reply:
         """Report, and get the lease; InfrastructureError if it can't be reached."""
 
 
 class LeaseSource:
-    """A :class:`flowctl.pacing.gate.Source`; while the place can't be reached, the law alone.
+    """A :class:`flowctl.pacing.gate.Source`; while the exchange can't be reached, it runs the law
+    alone.
 
-    :meth:`start` begins the thread.  The simulator has none: it calls :meth:`turn` four times a
+    :meth:`start` starts the thread.  The simulator has none: it calls :meth:`turn` four times a
     second, and :meth:`turn_early` after ``wake``, which is called with the gate's lock held.
     """
 
@@ -159,7 +166,7 @@ class LeaseSource:
         self._alone: LocalSource | None = None
         self._reason = "start"
         self._owes = False  # holds more permits than it may: others wait for them
-        self._sleeps = True  # no lease, and nobody wants one
+        self._sleeps = True  # no lease, and no caller wants one
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flowctl-pacing", daemon=True)
@@ -182,13 +189,15 @@ class LeaseSource:
     # -- the gate's: its lock is held ---------------------------------------------------------
 
     def on_wanted(self, now_s: float) -> None:
-        """Wake the thread if it sleeps; otherwise its next report says it."""
+        """Wake the thread if it sleeps; otherwise its next report includes the wish."""
         if self._sleeps:
             self._sleeps = False
             self._wake()
 
     def on_left(self, now_s: float) -> None:
-        """Run the law here while the others can't be reached; give back what is owed at once."""
+        """Run the law here while the others can't be reached; give back at once any permits beyond
+        the lease.
+        """
         if self._alone is not None:
             self._alone.on_left(now_s)
         elif self._owes and self._gate.in_flight <= self._gate.permits:
@@ -196,7 +205,9 @@ class LeaseSource:
             self._wake()
 
     def known(self) -> Known:
-        """Return what the last answer said; what this process has learned while it is alone."""
+        """Return the limit of the last answer, or the one this process has learned while it is
+        alone.
+        """
         if self._alone is not None:
             return self._alone.known()
         return Known(self._reporter.known_limit, self._reason, is_shared=True)
@@ -219,7 +230,7 @@ class LeaseSource:
                 self._go_alone()
 
     def leave(self) -> None:
-        """Report what was done last and give the lease back, if the others can be reached."""
+        """Send the last report and give the lease back, if the exchange can be reached."""
         if self._sleeps or self._alone is not None:
             return
         with self._gate.lock:
@@ -238,7 +249,7 @@ class LeaseSource:
             self._exchange_once()
 
     def turn_early(self) -> bool:
-        """Exchange before it is time, if that was not done too often; return whether it was."""
+        """Exchange early, unless that was done too often; return whether it was done."""
         if not self._may_hurry():
             return False
         self._exchange_once()
@@ -270,7 +281,7 @@ class LeaseSource:
             self._decision = self._leader.decide(reply)
         with gate.lock:
             self._reporter.answered(sent_at_s, rate=reply.rate, limit=reply.limit)
-            self._reason = reply.reason or "start"  # nobody has decided yet
+            self._reason = reply.reason or "start"  # no leader has decided yet
             self._owes = reply.permits < report.claim.holds
             if not report.is_leaving:
                 self._apply(reply, sent_at_s, sent_at_s + ttl_s)
@@ -287,7 +298,7 @@ class LeaseSource:
     # -- while nobody can be asked ------------------------------------------------------------
 
     def _on_away(self, error: InfrastructureError) -> None:
-        """Use what was leased while it lasts, then learn alone."""
+        """Use the leased permits while the lease lasts, then learn alone."""
         gate = self._gate
         if self._alone is None and not (gate.permits and gate.clock() < gate.valid_until_s):
             self._log(
@@ -309,6 +320,7 @@ class LeaseSource:
         target, at = self.settings.target, self._exchange.address
         get_logger().log(level, event, target=target, at=at, **fields)
         if level >= logging.WARNING and not is_heard() and sys.stderr is not None:
-            # A wrong URL would never be noticed: each process would learn its own limit.
+            # Otherwise a wrong URL would never be noticed: each process would learn a separate
+            # limit.
             told = " ".join(fields.values())
             sys.stderr.write(f"flowctl: target {target!r} at {at}: {told}\n")

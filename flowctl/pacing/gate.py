@@ -1,6 +1,7 @@
-"""What one process keeps of a target: its permits, its part of the budget, and who waits.
+"""The state of a target in one process: its permits, its share of the budget, and the callers that
+wait.
 
-A gate is told how many permits it has by a *source*: the law in this process
+A *source* tells the gate how many permits it has: the law in this process
 (:class:`flowctl.pacing.in_process.LocalSource`), or leases from Redis
 (:class:`flowctl.pacing.client.LeaseSource`).
 """
@@ -21,9 +22,9 @@ from flowctl.core.retry import ASKED_MOST_S, TARGET
 from flowctl.failure.headers import Told
 from flowctl.pacing.call_counts import CallCounts
 
-# Those that were refused together don't come back together.
+# Random share of a wait: calls that were refused together don't come back together.
 _JITTER: Final = 0.25
-# Whoever waits for a permit looks at least this often, even if nobody wakes it.
+# A caller that waits for a permit looks at least this often [s], even if it is not woken.
 _LOOK_S: Final = 1.0
 
 
@@ -39,17 +40,17 @@ class Source(Protocol):
     """Decides how many permits a gate has; every method is called with the gate's lock held."""
 
     def on_wanted(self, now_s: float) -> None:
-        """Somebody waits for a permit."""
+        """Note that a caller waits for a permit."""
 
     def on_left(self, now_s: float) -> None:
-        """A call ended; its figures are in the gate's counters."""
+        """Note that a call ended; its figures are in the gate's counters."""
 
     def known(self) -> Known:
-        """Return the limit as it is known here."""
+        """Return the limit as far as this process knows it."""
 
 
 class Waiter:
-    """Somebody who waits for a permit; ``wake`` may be called from any thread."""
+    """A caller that waits for a permit; ``wake`` may be called from any thread."""
 
     __slots__ = ("wake",)
 
@@ -60,7 +61,7 @@ class Waiter:
 class Gate:
     """Thread-safe.  ``lock`` guards all of it; what takes long is done outside.
 
-    ``clock``: monotonic seconds; ``chance``: for waits that should not come together.
+    ``clock``: monotonic seconds; ``chance``: random numbers for waits that should not end together.
     """
 
     def __init__(
@@ -73,25 +74,25 @@ class Gate:
         self.rate: RateGate = RateGate()
         self.permits: int = 0
         self.valid_until_s: float = (
-            inf  # of the permits: a lease may end while this process is frozen
+            inf  # until when the permits are valid: a lease may end while this process is frozen
         )
         self.in_flight: int = 0
         self.source: Source | None = None
         self._waiting: deque[Waiter] = deque()
-        self._resting: list[float] = []  # a heap: until when permits rest that were refused
+        self._resting: list[float] = []  # a heap of times until which refused permits rest
         self._refused_in_row = 0
-        self._told: dict[str, tuple[float, float]] = {}  # by unit: cost/s, and until when
+        self._told: dict[str, tuple[float, float]] = {}  # rates by unit: cost/s, and until when
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody calls the target now, or waits to."""
+        """Whether no caller is in a call of the target, or waits for one."""
         with self.lock:
             return not self.in_flight and not self._waiting
 
     # -- entering -----------------------------------------------------------------------------
 
     def try_enter(self, cost: float) -> bool:
-        """Take a permit if one is free and nobody waits for it."""
+        """Take a permit if one is free and no caller waits for it."""
         with self.lock:
             return not self._waiting and self._admit(self.clock(), cost)
 
@@ -161,7 +162,7 @@ class Gate:
             heappop(self._resting)
 
     def _look_in_s(self, now_s: float) -> float:
-        """When the first in line may get what it waits for, if nothing else happens."""
+        """Return when the first in line may get its permit, if nothing else happens."""
         if self.in_flight + len(self._resting) >= self.permits:
             until_s = self._resting[0] - now_s if self._resting else inf
         else:
@@ -171,7 +172,7 @@ class Gate:
     # -- leaving ------------------------------------------------------------------------------
 
     def leave_done(self, began_s: float, cost: float) -> None:
-        """A call succeeded."""
+        """Note that a call succeeded."""
         with self.lock:
             now_s = self.clock()
             counters = self.counters
@@ -182,15 +183,16 @@ class Gate:
             self._left(now_s)
 
     def leave_failed(self) -> None:
-        """A call ended in a way that says nothing about how much the target can take."""
+        """Note that a call ended in a way that says nothing about how much the target can take."""
         with self.lock:
             self.counters.failed += 1
             self._left(self.clock())
 
     def leave_refused(self, after_s: float | None) -> float:
-        """A call was refused; return how long its caller should wait [s].
+        """Note that a call was refused; return how long its caller should wait [s].
 
-        ``after_s``: what the target asked for; None: nothing.  The permit rests as long, up to 5 s.
+        ``after_s``: the time that the target asked for; None: it asked for none.  The permit rests
+        as long, up to 5 s.
         """
         with self.lock:
             now_s = self.clock()
@@ -202,7 +204,7 @@ class Gate:
             return wait_s
 
     def _pause_s(self, after_s: float | None) -> float:
-        """It grows with each round of permits that was refused in a row."""
+        """Return a pause that grows with each round of permits refused in a row."""
         rounds = 1 + self._refused_in_row // max(1, self.permits)
         self._refused_in_row += 1
         wait_s = TARGET.after(rounds) if after_s is None else TARGET.asked(rounds, after_s)
@@ -216,9 +218,10 @@ class Gate:
         self._wake_first()
 
     def tell(self, told: Iterable[Told]) -> None:
-        """The target told what is left until when: so much a second is used until then.
+        """Take what the target says is left, and until when: the amount is spread evenly over that
+        time.
 
-        Tokens count where calls have a cost of their own: it is taken to be in tokens.
+        Limits on tokens count if calls have a cost, which is then taken to be in tokens.
         """
         with self.lock:
             now_s, counters = self.clock(), self.counters
@@ -227,7 +230,7 @@ class Gate:
                 is_cost = bool(unit) and unit != "requests"
                 if is_cost and counters.cost == counters.calls:
                     continue
-                # Of nothing that is left one call asks when the time is over.
+                # If nothing is left, one call probes when the time is over.
                 left = max(remaining if is_cost else remaining * mean_cost, mean_cost / 2)
                 self._told[unit] = left / reset_s, now_s + reset_s
 
@@ -239,19 +242,23 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """How many wait; the lock is held."""
+        """The number of waiting callers; the lock must be held."""
         return len(self._waiting)
 
     def set_permits(self, permits: int, valid_until_s: float = inf) -> None:
-        """The source has decided; the lock is held.  Calls under way go on."""
+        """Take the number of permits from the source; the lock must be held.
+
+        Calls in flight go on.
+        """
         self.permits = permits
         self.valid_until_s = valid_until_s
         self._wake_first()
 
     def set_rate(self, rate: float, now_s: float, *, is_learned: bool) -> None:
-        """Its part of what all may use [cost/s]; the lock is held.
+        """Take this process' share of the budget [cost/s]; the lock must be held.
 
-        Those who get one at the same moment, after calls without any, begin at different times.
+        Processes that get one at the same moment, after calls without a budget, begin at different
+        times.
         """
         own, counters = self.rate, self.counters
         own.saves_call = is_learned
@@ -262,7 +269,7 @@ class Gate:
             own.set_rate(rate, now_s)
 
     def take_sums(self) -> CallCounts:
-        """Return the sums, and begin to look for the most at once again; the lock is held."""
+        """Return the sums, and restart the peaks; the lock must be held."""
         now_s = self.clock()
         if self._told:
             self.counters.told_rate = self._told_rate(now_s)
@@ -272,7 +279,7 @@ class Gate:
         counters.in_flight = self.in_flight + len(self._resting)
         counters.resting = len(self._resting)
         counters.want = self.in_flight + len(self._waiting)
-        # Who waits through all of an interval waits in the next one too.
+        # A caller that waits through a whole interval waits in the next one too.
         lacks_permit = self.in_flight + len(self._resting) >= self.permits
         counters.is_held = bool(self._waiting) and lacks_permit
         has_budget = self.rate.rate < inf

@@ -20,7 +20,8 @@ from flowctl.pacing.gate import Gate
 from flowctl.pacing.in_process import TICK_S, LocalSource
 from flowctl.pacing.target_settings import PaceSettings
 
-# How long the end of a process waits: an exchange takes 1 ms, one that hangs a second.
+# How long the end of a process waits for the last exchange [s]: it takes 1 ms, or a second if it
+# hangs.
 _LEAVE_S: Final = 1.5
 _Key = tuple[str, str | None, str]
 
@@ -50,10 +51,10 @@ def gate_of(settings: PaceSettings) -> Gate:
 
 
 def renew_gate(settings: PaceSettings) -> None:
-    """Forget this process' gate of the target if it has other settings and nobody uses it.
+    """Forget this process' gate of the target if it has other settings and is not in use.
 
-    A Spark worker lives longer than a job: the next one may give the target another weight.
-    Raises :class:`ConfigError` if somebody uses it.
+    A Spark worker lives longer than a job: the next job may give the target another weight.  Raises
+    :class:`ConfigError` if the gate is in use.
     """
     key = settings.target, settings.redis, settings.job
     with _lock:
@@ -62,7 +63,7 @@ def renew_gate(settings: PaceSettings) -> None:
             del _gates[key]
             if isinstance(found[1].source, LeaseSource):
                 found[1].source.stop()
-                found[1].source.join(_LEAVE_S)  # or it would take leave for the new one
+                found[1].source.join(_LEAVE_S)  # otherwise it would use the new gate's lease
     if key in _gates:
         gate_of(settings)
 
@@ -78,7 +79,7 @@ def _new_gate(settings: PaceSettings) -> Gate:
     gate.source = source
     source.start()
     pool = sys.modules.get("multiprocessing.util")
-    if pool is not None:  # its processes end without atexit
+    if pool is not None:  # its processes do not run atexit handlers
         pool.Finalize(None, _leave, exitpriority=0)
     return gate
 
@@ -90,7 +91,7 @@ def _other_field(settings: PaceSettings, known: PaceSettings) -> str:
 
 def figures() -> list[TargetFigures]:
     """Return what this process knows of the targets that it calls."""
-    with _lock:  # also for the name: two bolts that ask first, at once, would each make one
+    with _lock:  # also for the name: two bolts that ask at once would each make one
         gates, process = list(_gates.values()), _process()
     return [_figures(process, settings, gate) for settings, gate in gates]
 
@@ -117,12 +118,12 @@ def _figures(process: str, settings: PaceSettings, gate: Gate) -> TargetFigures:
 
 @cache
 def _process() -> str:
-    """A name of this process that no other has, on no host."""
+    """Return a name for this process that no process on any host shares."""
     return secrets.token_hex(8)
 
 
 def close_gates() -> None:
-    """End the threads of all gates of this process; nobody may be calling their targets."""
+    """End the threads of all gates of this process; no caller may be using them."""
     with _lock:
         for _, gate in _gates.values():
             if isinstance(gate.source, LeaseSource):
@@ -131,7 +132,7 @@ def close_gates() -> None:
 
 
 def _leave() -> None:
-    """The process ends: what was done last counts, and permits are free at once."""
+    """Report the last calls and free the permits at once, as the process ends."""
     with _lock:
         sources = [gate.source for _, gate in _gates.values()]
     leases = [source for source in sources if isinstance(source, LeaseSource)]
@@ -142,7 +143,9 @@ def _leave() -> None:
 
 
 def _forget() -> None:
-    """After a fork: permits and threads are the parent's, locks may be held by nobody."""
+    """Forget all gates after a fork: permits and threads belong to the parent, and locks may be
+    held for ever.
+    """
     global _lock
     _lock = threading.Lock()
     _gates.clear()

@@ -21,7 +21,8 @@ _T = TypeVar("_T")
 
 # libpq's: no transaction is open; one has failed; the connection is gone.
 _IDLE, _FAILED, _GONE = 0, 3, 4
-# The first free place, from a random one on: those that come together don't wait for the same.
+# The first free place, starting from a random one: sessions that come together don't all wait for
+# the same place.
 _TAKE: Final = (
     "SELECT (place + %s) %% %s FROM generate_series(0, %s) AS place"
     " WHERE pg_try_advisory_lock(%s, (place + %s) %% %s) LIMIT 1"
@@ -30,7 +31,7 @@ _GIVE: Final = "SELECT pg_advisory_unlock(%s, %s)"
 
 
 class HardPermits:
-    """``most`` places of one target, each an advisory lock (hash of the target, place).
+    """The ``most`` places of one target, each an advisory lock (hash of the target, place).
 
     Immutable, so thread-safe; can be pickled.
     """
@@ -43,7 +44,7 @@ class HardPermits:
         self.most: int = most
 
     def run(self, fn: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call ``fn``, whose first argument is the connection, in a place of its own.
+        """Call ``fn``, whose first argument is the connection, while holding a place.
 
         Raises :class:`RetryLater` if there is none, and :class:`ConfigError` if the first argument
         is not a connection.
@@ -68,7 +69,7 @@ class HardPermits:
         status = connection.info.transaction_status
         if status == _GONE:
             return  # the server has given the place back with the session
-        if status == _FAILED:  # it refuses any statement but this
+        if status == _FAILED:  # a failed transaction accepts only a rollback
             connection.rollback()
         _asked(connection, _GIVE, (self._key, place))
 

@@ -7,7 +7,8 @@ from typing import Final
 from flowctl.core.pacing.law import TargetLaw
 from flowctl.pacing.gate import Gate, Known
 
-# One process sees its own calls at once: some samples for each step of the law.
+# Seconds between samples: one process sees its own calls at once, so each step of the law takes
+# some samples.
 TICK_S: Final = 0.1
 
 
@@ -30,10 +31,10 @@ class LocalSource:
         gate.set_permits(law.limit)
 
     def on_wanted(self, now_s: float) -> None:
-        """Nothing: only what was seen counts."""
+        """Do nothing: only ended calls count."""
 
     def known(self) -> Known:
-        """Return what this process has learned."""
+        """Return the limit that this process has learned."""
         return Known(self.law.limit, self.law.reason, is_shared=False)
 
     def on_left(self, now_s: float) -> None:

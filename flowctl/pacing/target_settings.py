@@ -17,7 +17,7 @@ _IN_FLIGHT_MOST = 100_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of the limit that is learned for a target; all have defaults.
+    """Bounds for the limit that is learned for a target; all have defaults.
 
     ``in_flight_min`` and ``in_flight_max`` bound the calls at once, over all callers of the target.
     ``in_flight_start`` is the limit before anything is known.  ``give_up_after_s``: a call that is
@@ -27,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_min: int = 1
     # What a thousand workers do at once. A target without any limit needs none from us.
     in_flight_max: int = 1000
-    # Even a small database takes four; doubled while more brings more, 64 is three steps away.
+    # Even a small database takes four; doubling while that helps, 64 is only four steps away.
     in_flight_start: int = 4
     # As retry.give_up_after_s: longer than the failover of a managed database.
     give_up_after_s: float = 600.0
@@ -39,7 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PaceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all calls of a process to one target have in common.
+    """The settings that all calls of a process to one target have in common.
 
     ``redis``: a URL, None: this process alone.  ``weight``: the share of ``job`` beside others.
     ``leave``: the part of what was learned that is left to others, 0 to below 1.  ``budget``: cost
@@ -73,7 +73,7 @@ def settings_of(
     """
     try:
         return _known(target, redis, job, weight, shared)
-    except TypeError:  # a list or a dict, which no field takes: the checks say which it is
+    except TypeError:  # a list or a dict, which no field takes: the checks report which one it is
         return _checked(target, redis, job, weight, shared)
 
 
@@ -125,13 +125,15 @@ def _check_names(target: Any, redis: Any, job: Any) -> None:
         )
 
 
-# A ``with paced(…)`` per call must not check the same words each time.
+# A ``with paced(…)`` per call must not check the same arguments each time.
 _known = lru_cache(maxsize=1024)(_checked)
 _LEAVE = "Give the part of the target that is left to others: leave=0.2."
 
 
 def checked_limits(limits: Limits | None) -> Limits:
-    """Return ``limits``, or the defaults; raise :class:`ConfigError` for what can't be met."""
+    """Return ``limits``, or the defaults; raise :class:`ConfigError` for limits that can't be
+    met.
+    """
     if limits is None:
         return Limits()
     if not isinstance(limits, Limits):

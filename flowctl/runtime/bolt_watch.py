@@ -1,6 +1,6 @@
-"""What the run does about its bolts: there are none, one is silent, has to go, or can't be reached.
+"""What the run does if bolts are missing, silent, about to lose their place, or out of reach.
 
-First what their supervisor tells: it is shown, kept, and used to end a run for lack of bolts.
+First the notices of their supervisor: they are shown, kept, and used to end a run that lacks bolts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from flowctl.core.leaving import dismiss, retire
 from flowctl.core.settings import TimeoutSettings
 from flowctl.core.tuple_core import TupleCore
 from flowctl.errors import BoltsUnavailableError
+from flowctl.instrumentation.call_lines import call_lines
 from flowctl.instrumentation.numbers import counted
 from flowctl.ports import BoltNotice, Bolts, EndingBolts
 from flowctl.runtime.control import RunControl
@@ -26,7 +27,7 @@ from flowctl.wire.server import SpoutServer
 
 @runtime_checkable
 class FollowingBolts(Protocol):
-    """Bolts that may be as many as there is room for, ``count`` at most."""
+    """Bolts whose number depends on the room in the cluster, ``count`` at most."""
 
     @property
     def follows_slots(self) -> bool:
@@ -34,7 +35,7 @@ class FollowingBolts(Protocol):
 
 
 def expected_of(bolts: Bolts) -> str:
-    """Return how many there will be, for people: ``4 bolts``."""
+    """Return how many bolts there will be, as text: ``4 bolts``."""
     if isinstance(bolts, FollowingBolts) and bolts.follows_slots:
         return "bolts for all slots"
     return counted(bolts.count, "bolt")
@@ -65,7 +66,7 @@ class Notices:
         self._starting = ""  # what has to start before the bolts: Spark
 
     def put(self, notice: BoltNotice) -> None:
-        """A notice came."""
+        """Take a notice."""
         self._new.append(notice)
 
     def take(self) -> None:
@@ -93,6 +94,9 @@ class Notices:
             self._starting = notice.detail
         elif notice.kind == "restarting":
             self._say(f"{notice.bolt} restarts: {notice.detail}")
+        elif notice.kind == "returned":
+            with self._control.lock:
+                self._control.long_calls.returned(notice.bolt)
 
     def note(self) -> str:
         """Return what the run is waiting for, "" if nothing is missing."""
@@ -107,11 +111,20 @@ class Notices:
         return f"{notice.detail}: {len(self._control.core.bolts)} of {self._expected} run"
 
     def check(self, absent_s: float, timeout_s: float) -> None:
-        """No bolt was heard for ``absent_s``: end the run if none will come, or if that is too
-        long."""
+        """End the run if no bolt will come, or if none was heard for too long (``absent_s``)."""
         if len(self._fatal) >= self._count or "" in self._fatal:
             notice = next(iter(self._fatal.values()))
             self._control.fail(BoltsUnavailableError(notice.detail, remedy=notice.remedy))
+        elif absent_s > timeout_s and self._control.long_calls.is_one_stuck:
+            stuck = "; ".join(call_lines(self._control.long_calls.views(self._control.clock())))
+            self._control.fail(
+                BoltsUnavailableError(
+                    f"every bolt is in a call that does not return: {stuck}.",
+                    remedy="A thread can't be ended, and the record needs retry.attempts_max of"
+                    " them to become a letter. Give the client in process a time-out; or use more"
+                    " bolts than attempts, or SparkBolts, whose workers can be ended.",
+                )
+            )
         elif absent_s > timeout_s:
             self._control.fail(
                 BoltsUnavailableError(
@@ -134,8 +147,8 @@ _LOOK_MAX_S: Final = 0.5
 # After this much silence (two heartbeats) we remember what the bolt was working on: later, that is
 # given to others.
 _REMEMBERED_AFTER_S: Final = 0.5
-# A tuple whose bolts are killed again and again does not freeze them but runs in a call that lets
-# no other thread run (the GIL): it gets twice as long each time, until the call finishes.
+# If the bolts of one tuple are killed again and again, they are not frozen: its call lets no other
+# thread run (the GIL).  It gets twice as long each time, until the call finishes.
 _DOUBLINGS_MAX: Final = 6
 
 
@@ -147,7 +160,7 @@ class Ending(NamedTuple):
 
 
 class _Silence:
-    """Since when one bolt is silent, and what it had begun: the oldest tuples, one per slot."""
+    """Since when one bolt is silent, and the tuples that it had begun: the oldest, one per slot."""
 
     __slots__ = ("begun", "epoch", "is_ended", "partitions", "since_unix_s", "watched_s")
 
@@ -163,7 +176,7 @@ class _Silence:
 
 
 class Endings:
-    """Checks the bolts of one run now and then; for one thread."""
+    """Kills silent bolts of one run, checked now and then; for one thread."""
 
     def __init__(self, control: RunControl, bolts: Bolts, timeout: TimeoutSettings) -> None:
         self._control = control
@@ -171,13 +184,14 @@ class Endings:
         self._timeout = timeout
         self._looked_at_s = control.clock()
         self._silent: dict[str, _Silence] = {}
-        # How often a bolt was killed that had begun this tuple; as many entries as killings.
+        # Tuple → how often a bolt that had begun it was killed; as many entries as killings.
         self._ended: dict[tuple[str, int], int] = {}
 
     def look(self, *, is_deaf: bool = False) -> list[Ending]:
         """Kill the bolts whose time is up; return the messages about them.
 
-        ``is_deaf``: nobody could be heard, so this look does not count as silence.
+        ``is_deaf``: no bolt could be heard, so the time since the last check does not count as
+        silence.
         """
         now_s = self._control.clock()
         look_s = 0.0 if is_deaf else min(now_s - self._looked_at_s, _LOOK_MAX_S)
@@ -196,7 +210,7 @@ class Endings:
     def _watch(
         self, consumer: AdaptiveFlowConsumer, now_s: float, look_s: float
     ) -> _Silence | None:
-        """How long ``consumer`` has been silent, as far as we checked; None: not for long."""
+        """Return how long ``consumer`` has been silent at the checks so far; None: not for long."""
         silent_s = now_s - consumer.heard_at_s
         if silent_s < _REMEMBERED_AFTER_S or not consumer.sends_heartbeats:
             self._silent.pop(consumer.bolt, None)
@@ -256,7 +270,7 @@ class MovingBolts(Protocol):
 
 
 class Departures:
-    """Checks the bolts of one run now and then; for one thread.
+    """Lets bolts leave whose place is about to go, checked now and then; for one thread.
 
     Not for topologies, whose bolts may hold inputs for as long as they like: those go on until
     their place is gone.
@@ -265,10 +279,12 @@ class Departures:
     def __init__(self, control: RunControl, bolts: Bolts) -> None:
         self._control = control
         self._bolts = bolts if isinstance(bolts, MovingBolts) else None
-        self._retired: dict[str, int] = {}  # the epoch of the connection that is to end
+        self._retired: dict[str, int] = {}  # bolt → the epoch of its connection that is to end
 
     def look(self) -> list[str]:
-        """Retire bolts, and end those that hold nothing any more; return the messages."""
+        """Retire bolts that should leave, and end those that hold nothing any more; return the
+        messages.
+        """
         control, core = self._control, self._control.core
         if self._bolts is None or not isinstance(core, TupleCore):
             return []
@@ -302,13 +318,13 @@ class Departures:
 # (``lab.timeout.silence_max_s``). But its kernel answers probes whatever the process does.
 
 
-# How much longer than a probe takes to be sent its answer may take, besides the path: a timer of
+# How much longer than its sending the answer to a probe may take, besides the path [s]: a timer of
 # the kernel is some hundredths late.
 _ANSWER_S: Final = 0.25
 
 
 class Reach:
-    """Checks the bolts of one run now and then; for one thread.
+    """Finds bolts of one run that are out of reach, checked now and then; for one thread.
 
     A bolt has to be out of reach in two looks in a row: after the driver's own machine stood still,
     the first one comes before the answers.  Looks are half a heartbeat apart or more: a look at
@@ -317,14 +333,14 @@ class Reach:
 
     def __init__(self, control: RunControl) -> None:
         self._control = control
-        self._missing: dict[str, int] = {}  # the epoch of who was out of reach in the last look
+        self._missing: dict[str, int] = {}  # epochs of bolts that were unreachable in the last look
         self._look_at_s = 0.0
 
     def look(self, server: SpoutServer | None) -> None:
-        """Suspect who can't be reached; ``server`` None: there are no bolts yet."""
+        """Suspect bolts that can't be reached; ``server`` None: there are no bolts yet."""
         control, core = self._control, self._control.core
         if server is None or not isinstance(core, TupleCore):
-            return  # a topology's stages look at silence alone
+            return  # in a topology only silence counts
         missing: dict[str, int] = {}
         now_s = control.clock()
         if now_s < self._look_at_s:
@@ -333,7 +349,7 @@ class Reach:
         for consumer in list(core.bolts.values()):
             patience_s = PROBE_AFTER_S + _ANSWER_S + consumer.service.path_peak_s
             if now_s - consumer.heard_at_s < patience_s or not consumer.sends_heartbeats:
-                continue  # its machine answered since: the kernel, which costs more, need not say
+                continue  # its machine has answered: no costlier question to the kernel
             if not consumer.flight or consumer.is_suspect:
                 continue
             if server.unanswered_s(consumer.bolt) >= patience_s:

@@ -17,15 +17,15 @@ from flowctl.runtime.control import RunControl
 from flowctl.threads import GuardedThread
 
 # A bolt of ranges reports each .15 s of work, and shorter batches at the end of a block: saved each
-# .05 s, a tenth of the interval as shipped, a kill of the driver repeats the batch that is under
-# way, and at times one more.  A save to Redis takes .3 ms of CPU.
+# .05 s, a tenth of the default interval, a kill of the driver repeats the batch in progress, and at
+# times one more.  A save to Redis takes .3 ms of CPU.
 _RANGES_OFTEN = 10
-# Batches of ranges end no more often than this [s].  Where saves are further apart, to hurry one
-# before a short batch would change nothing.
+# Batches of ranges end no more often than this [s].  If saves are further apart than that, hurrying
+# one for a short batch changes nothing.
 _HURRY_BELOW_S = PROGRESS_EVERY_S
-# But where a save takes long, as in an object store, saves take at most this share of the time.
-# Not less: on a busy machine one to Redis takes 20 ms.  Where bolts wait for saves that take up to
-# a batch's time, they follow each other twice as closely as that: half of the time.
+# If a save takes long, as in an object store, saves take at most this share of the time.  Not less:
+# on a busy machine a save to Redis takes 20 ms.  If bolts wait for saves, and these take no longer
+# than a batch, they may take twice that share: half of the time.
 _SAVE_SHARE = 0.2
 _NOT_BEGUN = PartitionCheckpoint()  # like a partition that is not saved
 _HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
@@ -34,7 +34,7 @@ _HURRY_POLL_S = 0.05  # how late a second Ctrl-C may be noticed
 class Checkpointer(GuardedThread):
     """Saves every ``interval_s`` if something changed; keeps trying while the store is unavailable.
 
-    What is read by reference is saved up to ten times as often, if saves are quick.
+    Ranges are saved up to ten times as often, if saves are quick.
 
     Nothing is reported as saved that was not.  A store that fences us, or whose answer makes no
     sense, ends the run.
@@ -58,14 +58,14 @@ class Checkpointer(GuardedThread):
         self._interval_s = interval_s
         self._away = pause_of_store(interval_s)
         self.closing = threading.Event()
-        self.woken = threading.Event()  # hurried, or closing
+        self.woken = threading.Event()  # set to hurry a save, or to close
         control.save_soon = self.woken.set
         self._saving = threading.Lock()  # an older checkpoint must not be saved after a newer
-        self._receipts: list[Receipts] = []  # not kept yet
+        self._receipts: list[Receipts] = []  # receipts not written yet
         self._logger = ModuleLogger("flowctl.checkpoint")
 
     def start(self) -> None:
-        """Begin to save; from now on bolts of ranges may wait for it, if that is often."""
+        """Begin to save; from now on bolts of ranges may wait for saves, if these are frequent."""
         is_soon = self._interval_s / _RANGES_OFTEN <= _HURRY_BELOW_S
         core = self._control.core
         if isinstance(core, RangeCore):
@@ -81,7 +81,7 @@ class Checkpointer(GuardedThread):
                 began_s = self._control.clock()
                 self.save()
                 took_s = self._control.clock() - began_s
-                # One save that took long, on a busy machine, does not make a slow store.
+                # One slow save, on a busy machine, does not make a slow store.
                 wait_s, least_s = self.pauses_s(min(took_s, before_s))
                 before_s = took_s
                 waits = self._away.waits()
@@ -93,7 +93,8 @@ class Checkpointer(GuardedThread):
                 return
 
     def pauses_s(self, took_s: float) -> tuple[float, float]:
-        """How long to wait after a save that took ``took_s``, and how long if one is hurried.
+        """Return how long to wait after a save that took ``took_s``, and how long before a hurried
+        one.
 
         A log of receipts would grow with each save, all of which a restart reads.
         """
@@ -111,9 +112,9 @@ class Checkpointer(GuardedThread):
         return isinstance(control.core, RangeCore) and control.receipt_log is None
 
     def _is_closed_within(self, wait_s: float, least_s: float) -> bool:
-        """Wait until the next save is due: in ``wait_s``, or if hurried not before ``least_s``.
+        """Wait until the next save is due: after ``wait_s``, or at least ``least_s`` if hurried.
 
-        Returns True if there is none, as this closes.
+        Returns True if there will be none, because the checkpointer closes.
         """
         if self.closing.wait(least_s):
             return True
@@ -129,10 +130,11 @@ class Checkpointer(GuardedThread):
             self.join()
 
     def save_first(self) -> bool:
-        """Save what is about to be sent, waiting for an unavailable store; False: don't send.
+        """Save the records that are about to be sent, waiting for an unavailable store; False:
+        don't send.
 
-        Called by another thread than this one, which is not started in that mode.  Saves once even
-        if the run is stopping: what is offered and not saved holds back what was saved before.
+        Called by the reader's thread; the checkpointer's own is not started in that mode.  Saves
+        once even if the run is stopping: offered records that are not saved hold back earlier ones.
         """
         for wait_s in self._away.waits():
             try:
@@ -171,7 +173,7 @@ class Checkpointer(GuardedThread):
             self._save_changed(changed)
             self.saves += 1
             if not control.core.guarantee.commits_acked:
-                records = control.records_saved + self._newly_done(changed)  # what was read
+                records = control.records_saved + self._newly_done(changed)  # reads count as done
             control.note_saved(changed)
             control.records_saved = records
         control.saved_until_s = now_s
@@ -182,7 +184,9 @@ class Checkpointer(GuardedThread):
             control.wake()
 
     def _keep_receipts(self, moved: Iterable[str]) -> None:
-        """Before the checkpoint that covers them: after a kill between, the log's word counts."""
+        """Keep receipts before the checkpoint that covers them: after a kill in between, the log
+        counts.
+        """
         log = self._control.receipt_log
         if self._receipts and log is not None:
             try:

@@ -1,9 +1,9 @@
 """What a bolt reports is checked against what it was given before it is used.
 
-A peer that holds the run's key is not a stranger, and may still be wrong: another version, a
-defect, failing memory, or somebody who got hold of the key.  None of that may end the run, move
-another bolt's tuples, or spoil what is learned from times.  So each frame is checked once, when it
-arrives; what can't be true is a breach, and the peer that sent it is dropped.
+A peer with the run's key may still send something wrong: because of another version, a defect,
+failing memory, or a stolen key.  None of that may end the run, move another bolt's tuples, or spoil
+the estimates made from times.  So each frame is checked once, when it arrives; what can't be true
+is a breach, and the peer that sent it is dropped.
 
 A report that can be true but no longer matters is not a breach: bolts report late on tuples that
 were given to others meanwhile or are done.  They are judged by what they were ever sent.
@@ -36,7 +36,7 @@ from flowctl.core.ranges.core import RangeCore
 from flowctl.core.trees.settlement import Settlement, Watched
 from flowctl.wire.frames import Dying
 
-# No bolt has more waiting: windows are bounded by far less, and so are strays.
+# No bolt has more waiting tuples: the bounds on windows are far lower, and strays are few.
 _QUEUED_MAX: Final = 1 << 31
 _RECORDS_MAX: Final = 1 << 31  # no tuple has more, as a frame is 256 MB by default
 # Three years: longer than any process runs, and far from where sums lose their precision.
@@ -46,7 +46,7 @@ _SECONDS_MIN: Final = -1e-3
 # The most characters of a text.  An error is sent with 1,000 and a traceback with 4,000
 # (failure/texts.py): room for other versions, but not enough to fill the driver's memory.
 _TEXT_MAX: Final = 1 << 16
-# As what msgpack holds: an extension arrives as a Packed, and nothing else has a size.
+# Types that msgpack holds: an extension arrives as a Packed, and no other type has a size.
 _VALUES: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, Packed})
 
 
@@ -55,16 +55,17 @@ class Claims:
 
     def __init__(self, core: DriverCore) -> None:
         self._core = core
-        # The inputs that a topology's bolt said to hold beyond their tuples, by tuple, and whether
-        # that ack was the tuple's first: only then does the hub count these inputs as held by it.
+        # Inputs that a topology's bolt reported to hold beyond their tuples, by tuple, and whether
+        # that ack was the tuple's first: only then does the hub count these inputs as held by the
+        # bolt.
         self._kept: dict[str, dict[int, bool]] = {}
 
     def forget(self, bolt: str) -> None:
-        """A connection of ``bolt`` begins or ends: it holds nothing."""
+        """Forget what ``bolt`` holds, as a connection of it begins or ends."""
         self._kept.pop(bolt, None)
 
     def breach(self, bolt: str, epoch: int, frame: object) -> str:
-        """Return what can't be true in ``frame``; "" if nothing, or if its epoch is over."""
+        """Return the impossible part of ``frame``; "" if there is none, or if its epoch is over."""
         consumer = self._core.bolts.get(bolt)
         if consumer is None or consumer.epoch != epoch:
             return ""
@@ -87,14 +88,15 @@ class Claims:
         return ""
 
     def believed(self, bolt: str, frame: SettledAck) -> SettledAck:
-        """Return what the hub may use of it: nothing about inputs that others have by now.
+        """Return the part of ``frame`` that the hub may use: nothing about inputs that other bolts
+        have by now.
 
         Call it once for each frame that is not a breach, before the core receives the frame.
         """
         said = frame.settlement
         consumer = self._core.bolts.get(bolt)
         is_own = consumer is not None and frame.tuple_id in consumer.flight
-        # A late ack also counts as first if nobody else has acked the tuple yet.
+        # A late ack also counts as first if no other bolt has acked the tuple yet.
         is_first = is_own or self._core.attempts_of(bolt, frame.tuple_id) > 0
         kept = self._kept.get(bolt)
         if is_own and kept is None and not said.held:
@@ -132,7 +134,7 @@ class Claims:
             return impossible
         core, bolt, tuple_id = self._core, consumer.bolt, frame.tuple_id
         flow_tuple = consumer.flight.get(tuple_id)
-        if flow_tuple is not None:  # nearly always, and without a call for each tuple
+        if flow_tuple is not None:  # the usual case, without a call for each tuple
             sent = flow_tuple.attempt
         elif core.may_speak_of(bolt, tuple_id):
             sent = core.attempts_of(bolt, tuple_id)
@@ -162,7 +164,7 @@ class Claims:
         return ""
 
     def _records(self, consumer: AdaptiveFlowConsumer, tuple_id: int) -> int:
-        """How often it was sent to the bolt; unknown for a tuple that others have by now."""
+        """Return how many records the tuple has; unknown if other bolts have the tuple by now."""
         if tuple_id not in consumer.flight:
             return _RECORDS_MAX
         return len(self._core.tuple_records(consumer.bolt, tuple_id))
@@ -190,7 +192,7 @@ class Claims:
         return _fail_breach(frame)
 
     def _heartbeat(self, consumer: AdaptiveFlowConsumer, frame: Heartbeat) -> str:
-        # A piece of a range may be put back and begun again: their order says nothing.
+        # A piece of a range may be put back and begun again, so their order says nothing.
         if frame.begun and isinstance(self._core, RangeCore):
             return "it is at work on tuples, but this job has ranges"
         return _heartbeat(consumer, frame)
@@ -226,7 +228,9 @@ def _targets(frame: Heartbeat) -> str:
 
 
 def _stranger_of(said: Settlement, own: Collection[Any], kept: Collection[int]) -> str:
-    """Return what names an input that the bolt never received, given a tuple and what it kept."""
+    """Return the name of an input that the bolt never received, given a tuple and the inputs it
+    kept.
+    """
     for input_id in _named(said):
         if input_id not in own and input_id not in kept:
             return f"it settled input {input_id}, which it was never sent"
@@ -259,16 +263,16 @@ def _is_duration(seconds: float) -> bool:
 
 
 def _times_breach(*times_s: float | None) -> str:
-    """Check durations, which every bolt that has a connection measures."""
+    """Check durations, which every bolt with a connection measures."""
     for seconds in times_s:
-        # Not by a call: this is asked for each ack.
+        # Inline, as this is checked for each ack.
         if seconds is None or not _SECONDS_MIN <= seconds <= _SECONDS_MAX:
             return f"times of {', '.join(map(str, times_s))} s are not possible"
     return ""
 
 
 def _fail_breach(fail: Fail) -> str:
-    """Check what a bolt says about an error, and how long it wants to wait after it."""
+    """Check what a bolt reports about an error, and how long it wants to wait after it."""
     if fail.after_s is not None and not 0 <= fail.after_s <= _SECONDS_MAX:
         return f"it wants to wait for {fail.after_s} s"
     if len(fail.error) > _TEXT_MAX or len(fail.traceback) > _TEXT_MAX:

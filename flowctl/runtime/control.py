@@ -27,20 +27,21 @@ class Reports(NamedTuple):
 
 
 class SavesTold:
-    """Not thread-safe: the caller holds the control's lock.
+    """Which reports on ranges are saved, to tell the bolts.
 
-    ``is_awaited``: some of the last reports asked for that.
+    Not thread-safe: the caller holds the control's lock.  ``is_awaited``: bolts wait for the save
+    of some of the last reports.
     """
 
     def __init__(self) -> None:
         self.is_awaited: bool = False
-        self._ranges: set[int] = set()  # that were reported on, and no save has begun since
+        self._ranges: set[int] = set()  # tuples that were reported on since the last save began
         self._came: dict[str, Reports] = {}
         self._waiting: set[str] = set()  # bolts whose last reports are not saved
         self._news: dict[str, Reports] = {}
 
     def reported(self, bolt: str, epoch: int, tuple_id: int, *, is_awaited: bool) -> bool:
-        """A report came; ``is_awaited``: the bolt wants to know when it is saved.
+        """Count a report; ``is_awaited``: the bolt wants to know when it is saved.
 
         Returns whether a slot is held up already, as the report before this one is not saved.
         """
@@ -56,18 +57,20 @@ class SavesTold:
         return is_held_up
 
     def covered(self) -> dict[str, Reports]:
-        """What a save that begins now will hold; for :meth:`saved`."""
+        """Return the reports that a save that begins now will hold; for :meth:`saved`."""
         self._ranges.clear()
         self.is_awaited = bool(self._waiting)
         return {bolt: self._came[bolt] for bolt in self._waiting}
 
     def saved(self, covered: dict[str, Reports]) -> None:
-        """That save succeeded."""
+        """Note that the save succeeded."""
         self._waiting.difference_update([b for b, r in covered.items() if self._came[b] == r])
         self._news.update(covered)
 
     def take(self, bolts: Mapping[str, AdaptiveFlowConsumer]) -> list[tuple[str, Saved]]:
-        """Return what to tell to which of ``bolts``: not to one that connected since."""
+        """Return the notices for ``bolts`` on saved reports; none for a bolt that connected
+        since.
+        """
         if not self._news:
             return []
         news, self._news = self._news, {}
@@ -82,41 +85,49 @@ class SavesTold:
 
 
 class LongCalls:
-    """What is told of one run.  Not thread-safe: guarded by the lock of :class:`.RunControl`.
+    """Long calls of ``process`` that the bolts of a run report.
 
-    ``overdue`` counts the calls that took longer than ``call.timeout_s``.
+    Not thread-safe: guarded by the lock of :class:`.RunControl`.  ``overdue`` counts the calls that
+    took longer than ``call.timeout_s``.
     """
 
     def __init__(self) -> None:
         self.overdue: int = 0
         self._told: dict[str, tuple[float, Sequence[LongCall]]] = {}  # by bolt: when, and what
+        # The same of threads that went on without their bolts, the oldest first.
+        self._stuck: list[tuple[str, tuple[float, Sequence[LongCall]]]] = []
 
     def take(self, bolt: str, calls: Sequence[LongCall], now_s: float) -> None:
-        """``bolt`` told that these are under way, and no others."""
+        """Take the report of ``bolt`` that these calls, and no others, take long."""
         if calls:
             self._told[bolt] = (now_s, calls)
         else:
             self._told.pop(bolt, None)
 
     def joined(self, bolt: str) -> None:
-        """``bolt`` came, or came back: none of its calls takes long.
-
-        One that left because a thread is stuck does so only once that call has returned.
-        """
+        """``bolt`` came, or came back: none of its calls takes long."""
         self._told.pop(bolt, None)
 
     def left(self, bolt: str, *, is_stuck: bool) -> None:
         """``bolt`` went.  ``is_stuck``: because a call does not return."""
-        if not is_stuck:
-            self._told.pop(bolt, None)
+        told = self._told.pop(bolt, None)
+        if is_stuck and told is not None:
+            self._stuck.append((bolt, told))
+
+    def returned(self, bolt: str) -> None:
+        """A call came back for which ``bolt`` had left."""
+        for place, (of, _) in enumerate(self._stuck):
+            if of == bolt:
+                del self._stuck[place]
+                return
 
     @property
     def is_one_stuck(self) -> bool:
         """Whether a call took longer than it may and, as far as is known, is not back."""
-        return self.overdue > 0 and bool(self._told)
+        return self.overdue > 0 and bool(self._told or self._stuck)
 
     def views(self, now_s: float) -> tuple[LongCallView, ...]:
-        """Return them for people, the longest first."""
+        """Return the calls for display, the longest first."""
         views = [
             LongCallView(
                 bolt=bolt,
@@ -125,7 +136,7 @@ class LongCalls:
                 last=call.last,
                 for_s=call.for_s + now_s - told_s,
             )
-            for bolt, (told_s, calls) in self._told.items()
+            for bolt, (told_s, calls) in [*self._told.items(), *self._stuck]
             for call in calls
         ]
         return tuple(sorted(views, key=lambda view: -view.for_s))
@@ -152,7 +163,7 @@ class RunControl:
         clock: Callable[[], float] = time.monotonic,
         restored: Checkpoint = _NOTHING,
     ) -> None:
-        """``restored`` is what earlier runs saved."""
+        """``restored`` is the checkpoint of earlier runs."""
         self.core = core
         self.clock = clock
         self.lock: threading.Lock = threading.Lock()
@@ -161,15 +172,15 @@ class RunControl:
         self.reader_done: threading.Event = threading.Event()
         self.has_read_all = False  # the producer said that there are no more records
         self.stopping: threading.Event = threading.Event()  # no more intake, no more emissions
-        # Nothing is left to do, or nothing more will be waited for.
+        # All is done, or nothing more will be waited for.
         self.finished: threading.Event = threading.Event()
         self.error: BaseException | None = None
-        self.targets: SeenTargets = SeenTargets()  # that bolts pace; guarded by the lock
+        self.targets: SeenTargets = SeenTargets()  # targets that bolts pace; guarded by the lock
         self.long_calls: LongCalls = LongCalls()  # guarded by the lock
         self.places: dict[str, tuple[str, int]] = {}  # host and process of each bolt that connected
-        # What the store holds, as far as we know: changed by whoever saves, one thread at a time.
+        # The store's content, as far as we know: changed by the saving thread, one at a time.
         self.saved: Checkpoint = Checkpoint()
-        self.saved_cumulative: int = 0  # records of it below the cumulative acks
+        self.saved_cumulative: int = 0  # saved records below the cumulative acks
         self.note_saved(restored.partitions)
         # Done by earlier runs.
         self.records_before: int = restored.records
@@ -177,8 +188,8 @@ class RunControl:
         self.store_away_since_s: float | None = None
         # All that was acked until then is in the store; None: nothing was saved yet.
         self.saved_until_s: float | None = None
-        self.receipt_log: ReceiptLog | None = None  # what is kept before a checkpoint is saved
-        self.store_survives = True  # as the store says, see CheckpointStore
+        self.receipt_log: ReceiptLog | None = None  # gets receipts before a checkpoint is saved
+        self.store_survives = True  # reported by the store, see CheckpointStore
         # Both are set by the sender when it listens: one wakes it, the other says how long it has
         # waited so far, and why.
         self.wake: Callable[[], None] = lambda: None
@@ -187,7 +198,7 @@ class RunControl:
         self.spout_waits: Callable[[], Waits] = Waits
 
     def note_saved(self, partitions: Mapping[str, PartitionCheckpoint]) -> None:
-        """The store now also holds ``partitions``, or holds them in this state."""
+        """Note that the store now holds ``partitions`` in this state."""
         saved = self.saved.partitions
         self.saved_cumulative += sum(
             [
@@ -220,7 +231,9 @@ class RunControl:
             return self.has_read_all and self.core.is_drained and self.error is None
 
     def stop(self) -> None:
-        """Send no more; the run ends when what is in flight is acked, or after a grace period."""
+        """Send no more; the run ends when the tuples in flight are acked, or after a grace
+        period.
+        """
         self.stopping.set()
         with self.room:
             self.room.notify_all()

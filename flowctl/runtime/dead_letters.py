@@ -14,15 +14,15 @@ from flowctl.ports import BatchDeadLetter, DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
 from flowctl.threads import GuardedThread
 
-# Written in one step if the port can: at 2.5 ms per fsync, 20 000 rejects took 55 s one by one;
-# this way they need a fifth of a second.  More would save nothing, and their text is in memory all
-# at once.
+# Letters that are written in one step if the port can: at 2.5 ms per fsync, 20 000 rejects took 55
+# s one by one; this way they need a fifth of a second.  More would save nothing, and their text is
+# in memory all at once.
 TOGETHER_MAX: Final = 256
 
 
 class DeadLetters(GuardedThread):
-    """Keeps tuples in order, all that wait at once.  A tuple counts as done only after the port has
-    returned.
+    """Keeps tuples in order, all waiting ones in one step.  A tuple counts as done only after the
+    port has returned.
 
     If the port raises, the run ends, as it would without a dead letter store.
     """
@@ -39,7 +39,7 @@ class DeadLetters(GuardedThread):
         self._queue: queue.SimpleQueue[DeadTuple | None] = queue.SimpleQueue()
 
     def put(self, dead: DeadTuple) -> None:
-        """Keep ``dead``; returns at once."""
+        """Take ``dead``, to be kept soon; returns at once."""
         self._queue.put(dead)
 
     def stop(self, timeout_s: float) -> None:
@@ -60,7 +60,7 @@ class DeadLetters(GuardedThread):
             control.wake()
 
     def _take(self, most: int) -> list[DeadTuple]:
-        """Wait for one, and return it with those waiting behind it; [] once all are kept."""
+        """Wait for one, and return it with those behind it; [] once all are kept."""
         taken: list[DeadTuple] = []
         while not self._is_ending and len(taken) < most:
             try:
@@ -77,7 +77,7 @@ class DeadLetters(GuardedThread):
 def dead_letters_for(
     control: RunControl, given: DeadLetter | None, job: str, epoch: int
 ) -> DeadLetters | None:
-    """Return the thread that serves ``given``, if there is a dead letter store."""
+    """Return the thread that writes to the dead letter store of ``given``; None without one."""
     # Compare with None: a user's dead letter store may be falsy, such as an empty list.
     return DeadLetters(control, given, job=job, epoch=epoch) if given is not None else None
 

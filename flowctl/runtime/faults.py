@@ -99,12 +99,14 @@ def gave_up_error(gave_up: TupleGaveUp, fail: Fail | None) -> ProcessError | Sou
             remedy="Run again when the source can be read: what is done is not repeated.",
         )
     where = f"{gave_up.partition}, {show_records(gave_up.first, gave_up.last)}: process"
-    if gave_up.first == "":  # a topology's on_end, which is called with no record
+    if gave_up.first == "":  # a topology's on_end, which is called without a record
         where = gave_up.partition
     if NOTHING_SUCCEEDED in gave_up.reason:
         remedy = (
             "Look at process and at what it calls, and run again: the job continues with this"
-            " record. The few that were given up first are in the dead letter: redrive them."
+            " record, and none was set aside. If these records are to blame after all, because an"
+            " earlier run has done all others, let process set them aside:"
+            " batch.reject(record, error)."
         )
     else:
         remedy = (

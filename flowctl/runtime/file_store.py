@@ -1,6 +1,6 @@
 """The checkpoint in files: one per job, replaced in one step, fenced by its epoch.
 
-A file of a directory has a line for people and a body of msgpack::
+A file of a directory has a readable line and a body of msgpack::
 
     flowctl checkpoint 1 9f1c03aa 1042\\n     version, checksum of all behind it, revision
     [job, epoch, saved_at_unix_ms]          epoch: generation of ownership, only rises
@@ -44,7 +44,12 @@ from flowctl.core.records import (
     Position,
 )
 from flowctl.core.stored_job import StoredJob, acquired, no_name, saved
-from flowctl.errors import CheckpointCorruptError, CheckpointUnavailableError, JobError
+from flowctl.errors import (
+    CheckpointCorruptError,
+    CheckpointUnavailableError,
+    ConfigError,
+    JobError,
+)
 from flowctl.runtime.memory_store import StateStore
 
 DIRECTORY_VARIABLE: Final = "FLOWCTL_CHECKPOINTS"
@@ -81,7 +86,7 @@ _decode = msgspec.msgpack.Decoder(tuple[_Head, list[_Row]]).decode
 
 
 class _Held(NamedTuple):
-    """A file's first line, what it says, and each partition as it is written there."""
+    """A file's first line, the state in it, and the bytes of each partition in it."""
 
     line: bytes
     stored: StoredJob
@@ -89,7 +94,7 @@ class _Held(NamedTuple):
 
     @property
     def age(self) -> tuple[int, int]:
-        """Of two states of a job, the newer one has the higher."""
+        """A number that is higher for the newer of two states of a job."""
         return self.stored.epoch, self.revision
 
     @property
@@ -118,7 +123,14 @@ class FileCheckpointStore(StateStore):
 
     @check_arguments("directory")
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self.directory: Path = Path(directory or default_directory()).absolute()
+        place = directory or default_directory()
+        if disk.is_url(place):
+            raise ConfigError(
+                "directory",
+                f"{os.fspath(place)!r} is a URL, and checkpoints are files of a disk.",
+                remedy="Give a directory, or a Redis: checkpoint='redis://host:6379/0'.",
+            )
+        self.directory: Path = Path(place).absolute()
         self._held: dict[str, _Held] = {}  # of the jobs that this object owns
         self._lock = threading.Lock()
 
@@ -127,12 +139,12 @@ class FileCheckpointStore(StateStore):
 
     @property
     def place(self) -> str:
-        """Where the checkpoints are, for people."""
+        """Where the checkpoints are, as text."""
         return str(self.directory)
 
     @property
     def caution(self) -> str:
-        """What a user should know about this place; "" if nothing."""
+        """A warning about this place; "" if there is none."""
         kind = disk.network_of(self.place)
         if not kind:
             return ""
@@ -165,7 +177,7 @@ class FileCheckpointStore(StateStore):
     def save(self, job: str, checkpoint: Checkpoint, *, epoch: int) -> None:
         """See :class:`flowctl.ports.CheckpointStore`.
 
-        Where the file was removed or set back, what this driver had saved is saved again.
+        If the file was removed or set back, the earlier saves of this driver are saved again.
         """
         now_unix_ms = time.time_ns() // 1_000_000
         self.change(
@@ -175,13 +187,13 @@ class FileCheckpointStore(StateStore):
         )
 
     def inspect(self, job: str) -> StoredJob:
-        """Return all that is stored of ``job``, for people."""
+        """Return all that is stored of ``job``, for display."""
         path = self._path(job)
         with self._reported(path):  # without a lock: a file is replaced, never changed
             return self._read(job, path).stored
 
     def clear(self, job: str) -> bool:
-        """See :class:`flowctl.ports.CheckpointStore`.  Also removes what can't be read."""
+        """See :class:`flowctl.ports.CheckpointStore`.  Also removes a file that can't be read."""
         try:
             return super().clear(job)
         except CheckpointCorruptError:
@@ -225,7 +237,9 @@ class FileCheckpointStore(StateStore):
             disk.unlock(descriptor)
 
     def _current(self, job: str, path: str) -> _Held:
-        """Return what the file says; what we saved last, if it was removed or set back since."""
+        """Return the state in the file; our last save, if the file was removed or set back
+        since.
+        """
         held = self._held.get(job)
         if held is None:
             return self._read(job, path)
@@ -233,7 +247,7 @@ class FileCheckpointStore(StateStore):
             return held
         found = self._read(job, path)
         if found.age > held.age:
-            return found  # of another driver, or of somebody who cleared or rewound it
+            return found  # written by another driver, or by a command that cleared or rewound it
         return held._replace(line=found.line)
 
     def _read(self, job: str, path: str) -> _Held:
@@ -287,7 +301,7 @@ def _lock(descriptor: int, name: str) -> None:
         holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace") or "another process"
         raise TimeoutError(f"{name} stays locked by {holder}") from None
     us = f"process {os.getpid()} on {os.uname().nodename}".encode()
-    os.pwrite(descriptor, us, 0)  # for those who wait in vain
+    os.pwrite(descriptor, us, 0)  # for drivers that wait in vain
     os.ftruncate(descriptor, len(us))
 
 
@@ -354,7 +368,9 @@ def _decoded(path: str, job: str, raw: bytes) -> tuple[bytes, StoredJob]:
 
 
 def _lost(row: _Row) -> tuple[LostRange, ...]:
-    """What an older version wrote says only what was given up last."""
+    """Return the lost ranges of a row; one of an older version has only the last that was given
+    up.
+    """
     if row.lost or row.given_up is None:
         return row.lost
     return (LostRange(row.given_up, row.given_up, 0),)
@@ -372,7 +388,7 @@ def _clear(job: str) -> str:
 
 
 def _job_in(path: str) -> str:
-    """Return the job of a file, if something is saved there; of a damaged one as it is named."""
+    """Return the job of a file if something is saved there; for a damaged file its name."""
     raw = Path(path).read_bytes()
     named = unquote(os.path.basename(path).removesuffix(_SUFFIX))
     line = _LINE.match(raw)

@@ -63,7 +63,7 @@ class FlowControlSpout(RunnableJob):
         self.settings: Settings = settings_of(settings)
         self.dead_letter: DeadLetter | None = dead_letter_of(dead_letter)
         self.listener = listener
-        self.receipts: ReceiptLog | None = None  # what keeps what process gives, of ranges
+        self.receipts: ReceiptLog | None = None  # the log that keeps receipts of ranges
         self._check()
 
     def run(

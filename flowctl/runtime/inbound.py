@@ -1,4 +1,4 @@
-"""Passes what bolts say on to the core, and what is meant for the run to the run."""
+"""Passes messages of bolts to the core, and those about the run to the run."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class InboundHandler:
         self._notifier = notifier
         self._end_connection = end_connection
         self.claims = Claims(control.core)
-        self._dying: dict[str, Dying] = {}  # bolts that said why they will leave
+        self._dying: dict[str, Dying] = {}  # bolts that reported why they will leave
 
     def take(self, item: Inbound, now_s: float) -> None:
-        """A bolt connected, left or sent something."""
+        """Take one item: a bolt connected, left or sent something."""
         core = self._control.core
         if isinstance(item, Received):
             for frame in item.frames:
@@ -71,7 +71,7 @@ class InboundHandler:
                 self.check_gave_up(None)
 
     def _drop(self, bolt: str, breach: str, now_s: float) -> None:
-        """End it; what it sends after that, and the rest of this batch, is ignored."""
+        """End a bolt; what it sends after that, and the rest of this batch, is ignored."""
         self._end_connection(bolt)
         self._control.core.drop_peer(bolt, now_s=now_s, reason=breach)
         self.check_gave_up(None)

@@ -33,17 +33,18 @@ class Interrupts:
         self._before: dict[signal.Signals, Any] = {}
 
     def hold(self) -> None:
-        """From here on nothing may be skipped, only hurried."""
+        """From here on let signals skip nothing, only hurry the end."""
         self._is_held = True
 
     def release(self) -> None:
-        """Everything that must be done is done."""
+        """Let the next signal raise again: all that must be done is done."""
         self._is_held = False
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Handle the signals inside the block; those that the process ignores (nohup) stay
-        ignored."""
+        """Handle the signals inside the block; signals that the process ignores (nohup) stay
+        ignored.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -16,7 +16,7 @@ from flowctl.core.records import Checkpoint, Record
 from flowctl.errors import ConfigError, SourceError, with_article
 from flowctl.ports import SourceChunk, SourceProgress
 
-# poll has some 100 ms: a slow generator returns what it has produced by then.
+# A poll has some 100 ms: a slow generator returns what it has produced by then.
 _POLL_S: Final = 0.05
 _NEW_ITERATOR: Final = "Give a list, or a function that returns a new iterator: Records(read_rows)."
 
@@ -30,12 +30,13 @@ _OTHER_VALUES: Final = (
     " FILE.py:SINK if an SqlSink writes them). If values differ from run to run, such as times, use"
     " Records(values, compare=False)."
 )
-# Enough to tell two values apart, short enough to be saved with each checkpoint.
+# Length of a digest: enough to tell two values apart, short enough to be saved with each
+# checkpoint.
 _MARK_BYTES: Final = 8
 
 
 class _Known(NamedTuple):
-    """What an earlier run saved of the values: how many it had read, and digests of two."""
+    """What an earlier run saved of the values: how many it had read, and digests of two of them."""
 
     values: int
     first: str
@@ -75,16 +76,16 @@ class Records:
         self._values = values
         self._partition = partition
         self._rest: Iterator[Any] = iter(())
-        self._read_from: Iterator[Any] | None = None  # what was read last, now or before
-        self._error: BaseException | None = None  # of ``values``, after the records before it
+        self._read_from: Iterator[Any] | None = None  # the iterator that was read last
+        self._error: BaseException | None = None  # raised by ``values``; kept for the next poll
         # positions: of the next value, and of the first that is not done
         self._next = self._start = 0
         self._compare = compare
-        # What an earlier run saved: how many it had read, digests of the first and of the last.
+        # From an earlier run: how many values it had read, digests of the first and of the last.
         self._known: _Known | None = None
         self._known_is_end = False
         self._first_mark = self._last_mark = ""
-        # The value that came last, and its digest if it came twice.
+        # The last value, and its digest if the same object came twice.
         self._object: Any = None
         self._object_mark = ""
         if isinstance(values, Sized):
@@ -119,7 +120,7 @@ class Records:
             )
 
     def _known_values(self, checkpoint: Checkpoint) -> _Known | None:
-        """What to compare with; None where nothing was done that would be skipped."""
+        """Return what to compare with; None if no values are done, so none would be skipped."""
         saved = checkpoint.partitions.get(self._partition)
         if saved is None or not self._compare or not saved.records_done:
             return None
@@ -133,12 +134,16 @@ class Records:
         return _Known(known[0], str(known[1]), str(known[2]))
 
     def _known_places(self) -> set[int]:
-        """Positions of the values that are compared, or that the end is recognised by."""
+        """Return the positions of the values that are compared, or by which the end is
+        recognised.
+        """
         places = {0, self._start - 1} if self._start else set()
         return places | {0, self._known.values - 1} if self._known else places
 
     def _recognise(self, place: int, value: Any) -> None:
-        """Note the first and the last value that are done; raise if they were others before."""
+        """Note the first and the last done value; raise if an earlier run had other values
+        there.
+        """
         mark, known = _mark_of(value), self._known
         if place == 0:
             self._first_mark = mark
@@ -198,8 +203,8 @@ class Records:
                     raise self._too_few(self._next, self._start) from None
                 self._check_count(self._next)
                 return self._chunk(records) if records else self._at_end()
-            # For the next call too, which would otherwise see the end.  SystemExit as well: the
-            # values before it are processed.
+            # Kept for the next call too, which would otherwise see the end.  SystemExit as well:
+            # the values before it are processed.
             except (Exception, SystemExit, GeneratorExit) as error:
                 self._error = error
                 break
@@ -244,7 +249,7 @@ class Records:
         return SourceChunk(self._partition, records, mark=mark)
 
     def _at_end(self) -> SourceChunk | None:
-        """Say once by what these values are recognised, unless that is saved already."""
+        """Return once what these values are recognised by, unless that is saved already."""
         end = (self._next, self._first_mark, self._last_mark)
         is_saved = self._known_is_end and end == self._known
         if not self._compare or not self._next or is_saved:
@@ -260,14 +265,16 @@ class Records:
             rest.close()
 
     def _progress(self) -> SourceProgress:
-        """How many values were read, and how many there are; from any thread."""
+        """Return how many values were read, and how many there are; from any thread."""
         assert isinstance(self._values, Sized)
         done = max(self._next, self._start)
         return SourceProgress(done, max(len(self._values), done), "records")
 
 
 def _mark_of(value: Any) -> str:
-    """A digest that is the same in each process; "" for a value that can't be written down."""
+    """Return a digest that is the same in each process; "" for a value that can't be written
+    down.
+    """
     try:
         data = msgspec.msgpack.encode(value, order="deterministic")
     except Exception:  # a value of any class: it is refused later, by name
@@ -276,7 +283,7 @@ def _mark_of(value: Any) -> str:
 
 
 def _check(values: Any) -> None:
-    """Raise :class:`ConfigError` for what would not give the intended records."""
+    """Raise :class:`ConfigError` for values that would not give the intended records."""
     problem, remedy = _problem(values)
     if problem:
         raise ConfigError("values", problem, remedy=remedy)
@@ -330,9 +337,9 @@ _FRAMES: Final = {
 
 
 def remedy_for_frame(value: Any) -> tuple[str, str] | None:
-    """Return what kind of table ``value`` is and what to give instead; None if it is not one.
+    """Return what kind of table ``value`` is and what to give instead; None if it is none.
 
-    By name: none of these libraries is imported for this.
+    It is recognised by the name of its class: none of these libraries is imported for this.
     """
     for kind in type(value).__mro__:
         if kind.__name__ in ("DataFrame", "LazyFrame", "Table"):

@@ -34,7 +34,8 @@ def _served(settings: MetricsSettings, view: View) -> AbstractContextManager[Vie
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, SIGTERM or SIGHUP: everything acked is saved, or the message says that it is not.
+    """Raised after Ctrl-C, SIGTERM or SIGHUP: everything acked is saved, or the message says that
+    it is not.
 
     ``report`` says how far the run got.
     """
@@ -109,7 +110,7 @@ class Launch:
         if run.control.store_survives:
             where = getattr(self._plan.store, "place", "")
             said = f"{saved}{f' in {where}' if where else ''}; {self._how_to_resume()}"
-        else:  # no command resumes it
+        else:  # no command resumes this run
             said = f"{saved} {IN_MEMORY}"
         self._say(said)
         interrupted = Interrupted(said)
@@ -125,8 +126,8 @@ class Launch:
         """Write the report if one is wanted; return why it could not be written."""
         if self._report_path is None:
             return None
-        # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it passes on
-        # non-ASCII characters (C1, bidi controls) to whoever prints the file.
+        # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it keeps
+        # non-ASCII characters (C1, bidi controls), which a terminal that shows the file would obey.
         told = msgspec.to_builtins(report)
         first = {key: told[key] for key in ("job", "outcome", "error", "elapsed_s")}
         text = json.dumps(first | told, indent=2)

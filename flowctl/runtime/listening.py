@@ -24,7 +24,7 @@ _LOOPBACK: Final = "127.0.0.1"
 def check_via(
     settings: Settings, producer: FlowProducer | RangeProducer, store: CheckpointStore
 ) -> None:
-    """Raise :class:`ConfigError` if bolts can't connect as ``listen.via`` says."""
+    """Raise :class:`ConfigError` if bolts can't connect in the way that ``listen.via`` names."""
     if settings.listen.via == "tcp":
         return
     if not isinstance(producer, RangeProducer):
@@ -85,7 +85,7 @@ class Listening:
 
     @property
     def is_deaf(self) -> bool:
-        """Whether bolts can't be heard, whatever they say: the relay is away."""
+        """Whether messages of bolts can't arrive, because the relay is away."""
         return self._relay is not None and self._relay.is_away
 
     def close(self) -> None:
@@ -101,7 +101,9 @@ def _relaying(store: CheckpointStore) -> RelayingStore | None:
 
 
 def _behind_relay(listen: ListenSettings) -> ListenSettings:
-    """Only the relay connects, from this machine; TLS is for the way through Redis."""
+    """Return settings for a relay: only the relay connects, from this machine; TLS is for the way
+    through Redis.
+    """
     tls = "off" if listen.tls == "off" else "on"
     return msgspec.structs.replace(
         listen, host=_LOOPBACK, advertise=None, port=0, port_range=1, tls=tls

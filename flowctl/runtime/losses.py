@@ -18,15 +18,16 @@ from flowctl.instrumentation.summary import earlier_kept_nowhere, earlier_losses
 from flowctl.ports import CountingDeadLetter, DeadLetter, RedrivableDeadLetter
 from flowctl.runtime.control import RunControl
 
-# A share of fewer records says little: at 0.1 % the first bad record among the first 999 would end
-# the run, however good the rest is. At the end the share is exact, however few records there were.
+# Records from which on a share counts, as a share of fewer says little: at 0.1 % the first bad
+# record among the first 999 would end the run, however good the rest is.  At the end the share is
+# exact, however few records there were.
 SHARE_COUNTS_FROM: Final = 1_000
 REASONS_TOLD: Final = 3
 _FORM: Final = re.compile(r"(\d+)|(\d+(?:\.\d+)?) ?%")
 
 
 class LossBudget(msgspec.Struct, frozen=True):
-    """At most this many records, or this share of those done, may be left out.
+    """The most records, or the largest share of the done ones, that may be left out.
 
     ``text`` is what the user wrote.
     """
@@ -37,7 +38,9 @@ class LossBudget(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, given: object, *, name: str = "loss.fail_over") -> LossBudget:
-        """Return what ``100`` or ``0.1%`` means; raise :class:`ConfigError` for other texts."""
+        """Return the budget that ``100`` or ``0.1%`` means; raise :class:`ConfigError` for other
+        texts.
+        """
         text = str(given).strip()
         found = _FORM.fullmatch(text)
         if found is None:
@@ -59,8 +62,9 @@ class LossBudget(msgspec.Struct, frozen=True):
         return cls(text, share=share)
 
     def is_exceeded(self, lost: int, done: int, *, at_end: bool) -> bool:
-        """Whether ``lost`` of ``done`` records is more than allowed; ``at_end``: nothing
-        follows."""
+        """Whether losing ``lost`` of ``done`` records is more than allowed; ``at_end``: none will
+        follow.
+        """
         if self.records is not None:
             return lost > self.records
         assert self.share is not None
@@ -68,7 +72,7 @@ class LossBudget(msgspec.Struct, frozen=True):
 
 
 class Losses:
-    """What a run leaves out, why, and whether that is too much.
+    """The records that a run leaves out, why, and whether they are too many.
 
     ``records_before``: done by earlier runs; a share refers to these too.  For one thread, except
     :meth:`is_too_many`.
@@ -86,8 +90,8 @@ class Losses:
         self._dead_letter = dead_letter
         self._job = job
         self._records_before = records_before
-        self._letters_open = 0  # when the run ended
-        self._kept_nowhere_before = 0  # rejected by earlier runs, and not done again
+        self._letters_open = 0  # open letters when the run ended
+        self._kept_nowhere_before = 0  # records rejected by earlier runs, still not done
         self._reasons = Reasons()
 
     def take(self, event: FlowEvent) -> None:
@@ -95,9 +99,9 @@ class Losses:
         self._reasons.take(event)
 
     def is_too_many(self, counters: Counters, *, at_end: bool = False) -> bool:
-        """Whether more was left out than allowed.
+        """Whether more records were left out than allowed.
 
-        What earlier runs left out counts only at the end: this run may process letters again.
+        Those of earlier runs count only at the end: this run may process letters again.
         """
         if self._budget is None:
             return False
@@ -106,12 +110,12 @@ class Losses:
         return self._budget.is_exceeded(lost, done, at_end=at_end)
 
     def _earlier(self, counters: Counters) -> int:
-        """How many records earlier runs left out, and nobody has settled since."""
+        """Return how many records earlier runs left out that are still not done."""
         letters = max(0, self._letters_open - counters.records_lost)
         return letters + self._kept_nowhere_before
 
     def enforce(self, control: RunControl) -> None:
-        """Stop the run if too much was left out, even if no further loss reveals it.
+        """Stop the run if too many records were left out, even without a further loss.
 
         A share counts only above some number of records.
         """
@@ -127,8 +131,8 @@ class Losses:
     ) -> BaseException | None:
         """Return what ended a run: ``error``, with the final numbers, or the losses.
 
-        ``kept_nowhere``: so many were rejected by all runs and are in no dead letter.  If losses
-        ended the run, the error says how many there were in the end.
+        ``kept_nowhere``: records rejected by all runs that are in no dead letter.  If losses ended
+        the run, the error says how many there were in the end.
         """
         ours = counters.records_rejected if self._dead_letter is None else 0
         self._kept_nowhere_before = max(0, kept_nowhere - ours)
@@ -189,7 +193,7 @@ class Losses:
         return "The job has no dead letter, so rejected records are kept nowhere."
 
     def completed(self, report: Report) -> Report:
-        """Return ``report`` with the reasons, and with where the letters are."""
+        """Return ``report`` with the reasons, and the place of the letters."""
         port = self._dead_letter
         hint = port.hint(self._job) if isinstance(port, RedrivableDeadLetter) else ""
         return msgspec.structs.replace(
@@ -203,10 +207,12 @@ class Losses:
 
 
 def stopped() -> TooManyLostError:
-    """Return the error that stops a run; :meth:`Losses.verdict` has the details when it is over."""
+    """Return the error that stops a run; :meth:`Losses.verdict` adds the details when it is
+    over.
+    """
     return TooManyLostError("too many records were left out.")
 
 
 def is_loss(event: FlowEvent) -> bool:
-    """Whether ``event`` says that records were left out."""
+    """Whether ``event`` reports that records were left out."""
     return isinstance(event, RecordsRejected | TupleDeadLettered)

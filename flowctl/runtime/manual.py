@@ -82,10 +82,10 @@ class ManualSpout:
         self._clock: Callable[[], float] = time.monotonic
         self._core: SpoutCore | None = None
         self._epoch = 0
-        self._rest: SourceChunk | None = None  # polled, not yet taken by the core
-        self._refused: SourceError | None = None  # of the record that follows those
+        self._rest: SourceChunk | None = None  # records polled, not yet taken by the core
+        self._refused: SourceError | None = None  # the error of the record after them
         self._producer_is_open = False
-        self._saved_at_s = 0.0  # or tried to
+        self._saved_at_s = 0.0  # when it last saved, or tried to
         self._store_is_away = False
         self._notifier: ListenerNotifier | None = None
         self._control: RunControl
@@ -117,7 +117,7 @@ class ManualSpout:
             chance=random.random,
         )
         self._control = RunControl(self._core, clock=clock, restored=restored)
-        if nowhere := restored.records_kept_nowhere:  # here nobody else says it
+        if nowhere := restored.records_kept_nowhere:  # nothing else reports it here
             self._logger.warning("records_kept_nowhere", job=self.name, records=nowhere)
         if self.listener is not None:
             self._notifier = ListenerNotifier(self.listener)
@@ -161,7 +161,7 @@ class ManualSpout:
         is_due = now_s - self._saved_at_s >= self.settings.checkpoint.interval_s
         if is_due and core.guarantee.commits_on_interval:
             self._save_if_there(now_s)
-        # An empty buffer would mean that the producer is the limit, and windows would not grow.
+        # An empty buffer would look as if the producer were the limit, and windows would not grow.
         is_read = not core.intake.buffer and self._refused is None
         if is_read:
             self._read(core)
@@ -172,12 +172,14 @@ class ManualSpout:
         return emission
 
     def _read(self, core: SpoutCore) -> None:
-        """Fill the buffer; what was done before does not count."""
+        """Fill the buffer; records that were done before do not count."""
         while self._fill(core):
             pass
 
     def _turn(self, core: SpoutCore, now_s: float, emits_max: int = 1) -> Emission | None:
-        """One turn of the core, for at most one emission; nobody here can carry out its orders."""
+        """Take one turn of the core, for at most one emission; orders to bolts can't be carried out
+        here.
+        """
         turn = pump(core, now_s, emits_max=emits_max)
         for dead in turn.dead:
             assert self.dead_letter is not None
@@ -193,9 +195,9 @@ class ManualSpout:
         return emission
 
     def _fill(self, core: SpoutCore) -> bool:
-        """Poll only when all that was polled before has been taken.
+        """Poll if all that was polled before has been taken.
 
-        True if the producer has more to say: nothing of what it gave has to be sent.
+        Returns True if polling again may help: no record of this poll has to be sent.
         """
         chunk = self._rest or self._poll()
         now_s = self._clock()
@@ -214,11 +216,13 @@ class ManualSpout:
         if end is not None and not isinstance(self.producer, SharingProducer):
             core.intake.finish(
                 chunk.partition, end
-            )  # of a shared one others may have read the rest
+            )  # the rest of a shared partition may have been read by others
         return (taken > 0 or end is not None or chunk.is_busy) and not core.intake.buffer
 
     def _poll(self) -> SourceChunk | None:
-        """What comes before the first value that would not arrive as it is; then its error."""
+        """Poll: return the records before the first value that can't arrive unchanged; raise its
+        error next time.
+        """
         if self._refused is not None:
             raise self._refused
         chunk = self._source.poll(self.settings.tuple.records_max)
@@ -234,7 +238,7 @@ class ManualSpout:
         return msgspec.structs.replace(chunk, records=records)
 
     def ack(self, emission: Emission) -> AckOutcome:
-        """The emission was processed."""
+        """Note that the emission was processed."""
         ack = Ack(emission.tuple_id, emission.attempt)
         core, now_s = self._opened(), self._clock()
         outcome = core.on_ack(emission.bolt, _MANUAL_EPOCH, ack, now_s=now_s)
@@ -244,7 +248,7 @@ class ManualSpout:
         return outcome
 
     def fail(self, emission: Emission, *, reason: str = "failed") -> AckOutcome:
-        """The emission failed: it is sent again after a back-off, to another bolt."""
+        """Note that the emission failed: it is sent again after a back-off, to another bolt."""
         core, now_s = self._opened(), self._clock()
         fail = Fail(emission.tuple_id, emission.attempt, reason)
         outcome = core.on_fail(emission.bolt, _MANUAL_EPOCH, fail, now_s=now_s)
@@ -274,8 +278,7 @@ class ManualSpout:
             self._logger.warning("checkpoint_store_back", job=self.name)
 
     def _save_if_there(self, now_s: float) -> None:
-        """Save; if the store is unavailable work goes on, and the next try follows after an
-        interval."""
+        """Save; if the store is unavailable go on, and try again after an interval."""
         self._saved_at_s = now_s
         try:
             self.save()

@@ -1,4 +1,6 @@
-"""Checkpoint stores that are a place for states of jobs: here in memory, ``file_store`` on disk."""
+"""Checkpoint stores that only need a place for the states of jobs: here in memory, ``file_store``
+on disk.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,21 @@ from flowctl.core.stored_job import StoredJob, acquired, cleared, no_name, rewou
 
 
 class StateStore(ABC):
-    """A :class:`flowctl.ports.CheckpointStore` that keeps what :mod:`flowctl.core.stored_job` says.
+    """A :class:`flowctl.ports.CheckpointStore` with the rules of :mod:`flowctl.core.stored_job`.
 
     Thread-safe if :meth:`change` is.
     """
 
     @abstractmethod
     def change(self, job: str, how: Callable[[StoredJob], StoredJob]) -> StoredJob:
-        """Replace what is stored by what ``how`` makes of it, which nobody else changes meanwhile.
+        """Replace the stored state by what ``how`` makes of it, with no other change in between.
 
-        Returns that; changes nothing if ``how`` raises.
+        Returns the new state; changes nothing if ``how`` raises.
         """
 
     @abstractmethod
     def inspect(self, job: str) -> StoredJob:
-        """Return all that is stored of ``job``, for people."""
+        """Return all that is stored of ``job``, for display."""
 
     @abstractmethod
     def jobs(self) -> Sequence[str]:
@@ -65,7 +67,7 @@ class StateStore(ABC):
         return was_saved
 
     def close(self) -> None:  # noqa: B027
-        """Nothing stays open between calls; another driver may share the object."""
+        """Do nothing: no connection is open, and another driver may share the object."""
 
 
 class MemoryCheckpointStore(StateStore):

@@ -44,7 +44,7 @@ from flowctl.runtime.control import RunControl
 # Short enough that a bolt that has become slow shows soon, long enough for a dozen tuples of 0.25
 # s: then rates of equal bolts differ by a twelfth.
 RATE_OVER_S: Final = 3.0
-# A rate over a shorter time would be that of a tuple or two.
+# Over a shorter time [s] a rate would count a tuple or two.
 _SINCE_MIN_S: Final = 1.0
 
 
@@ -55,8 +55,8 @@ class BoltRates:
     """
 
     def __init__(self) -> None:
-        # One dictionary for each snapshot, not one list for each bolt: with 1,000 bolts those cost
-        # more than all else here.
+        # One dictionary for each snapshot, not one list for each bolt: with 1,000 bolts lists cost
+        # more than all the rest here.
         self._past: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def take(self, counts: Mapping[str, int], now_s: float) -> dict[str, float]:
@@ -75,7 +75,7 @@ class BoltRates:
             for bolt in to_find:
                 if bolt in before:
                     rates[bolt] = (counts[bolt] - before[bolt]) / passed_s
-                else:  # it came later
+                else:  # the bolt came later
                     missing.append(bolt)
             to_find = missing
         return rates
@@ -85,7 +85,7 @@ class BoltRates:
 
 
 def dear_tuples(pools: Collection[ServicePool], settings: TupleSettings) -> DearCall | None:
-    """The dearest call of all stages, if it decides the size of tuples."""
+    """Return the most expensive call of all stages, if it decides the size of tuples."""
     pool = max(pools, key=lambda pool: pool.call_s, default=None)
     if pool is None or not is_dear(pool.call_s, settings):
         return None
@@ -95,9 +95,9 @@ def dear_tuples(pools: Collection[ServicePool], settings: TupleSettings) -> Dear
 def dear_batches(
     consumers: Iterable[AdaptiveFlowConsumer], measured: Measured, before: DearCall | None
 ) -> DearCall | None:
-    """The dearest call of all bolts of ranges, if it decides the size of batches.
+    """Return the most expensive call of all bolts of ranges, if it decides the size of batches.
 
-    ``before``: what was said last, which holds where the bolts are gone.
+    ``before``: the last result, which is kept when the bolts are gone.
     """
     bolts = [bolt for bolt in consumers if isinstance(bolt, RangeConsumer)]
     if not bolts:
@@ -126,13 +126,13 @@ _PARTITIONS_SHOWN = 20  # a screenful
 # there is a snapshot every second all the same: a view that moves less often does not look live.
 _BOLTS_READ_PER_S = 1_000
 _PAUSE_MOST_S = 1.0
-# In a larger crowd so many bolts are read, in turn, and the others stay as they were for a snapshot
-# or two: nobody looks at more than a screenful.  What is counted in all is not summed up from them.
+# If there are more bolts, this many are read in turn, and the others keep their last values for a
+# snapshot or two: a view shows no more than a screenful.  Totals are not sums over these.
 _BOLTS_READ = 1_000
 
 
 def snapshot_pause_s(bolts: int) -> float:
-    """For how long after a snapshot of so many bolts there should be no other [s]."""
+    """Return the shortest time between snapshots of this many bolts [s]."""
     return min(bolts / _BOLTS_READ_PER_S, _PAUSE_MOST_S)
 
 
@@ -150,11 +150,11 @@ class Meter:
         self._rates: deque[tuple[float, int]] = deque()
         self._outlook = _Outlook()
         self._waits: deque[tuple[float, Waits]] = deque()
-        self._read_before = 0  # of the source, by earlier runs
+        self._read_before = 0  # read from the source by earlier runs
         # All bolts that were ever connected, in the order in which they are shown, as last seen.
         self._names: list[str] = []
         self._seen: dict[str, BoltView] = {}
-        self._next_read = 0  # whose turn it is, by the place of its name
+        self._next_read = 0  # the bolt to be read next, by the index of its name
         self._is_last = False
         self._bolt_rates = BoltRates()
         self._pools: dict[int, ServicePool] = {}
@@ -162,7 +162,7 @@ class Meter:
         self._sink_cap: int | None = None
 
     def begin(self) -> None:
-        """The producer is open and nothing is read yet: progress counts from here."""
+        """Count progress from here: the producer is open and nothing is read yet."""
         if isinstance(self._producer, MeasuredProducer):
             self._read_before = self._producer.progress().done
 
@@ -179,7 +179,7 @@ class Meter:
         progress = self._progress(seen, measured)
         waits = control.spout_waits()
         held_up_by, held_up_share = self._held_up(now_s, waits)
-        # If reads are saved at once, a kill reruns nothing (it loses it).
+        # If reads are saved at once, a kill repeats nothing (records are lost instead).
         reruns_cumulative = max(0, seen.records_pending_now + done - control.saved_cumulative)
         return msgspec.structs.replace(
             seen,
@@ -200,14 +200,16 @@ class Meter:
         )
 
     def _read(self, phase: Phase, note: str) -> tuple[Snapshot, Measured | None]:
-        """What the core says, all of one moment; of the source, if it counts positions."""
+        """Return the core's figures, all of one moment, and the source's, if it counts
+        positions.
+        """
         with self._control.lock:
             core, now_s = self._control.core, self._control.clock()
             counters, down = copy(core.counters), core.target_down
             measured = core.measure() if isinstance(core, MeasuringCore) else None
             if measured is not None:
                 # Counted in positions, not records.  A kill repeats what was not saved, and the
-                # batches that are begun, whose records nobody here knows.
+                # batches in progress, whose records are unknown here.
                 share = measured.records_per_position
                 counters.max_in_flight_records = round(share * counters.max_in_flight_records)
                 counters.records_pending_now = 0
@@ -234,7 +236,7 @@ class Meter:
             return seen, measured
 
     def _times_of(self, consumers: Iterable[AdaptiveFlowConsumer]) -> AckTimesView:
-        """Sums over the pools of all stages; a pool counts even when its bolts are gone."""
+        """Return sums over the pools of all stages; a pool counts even when its bolts are gone."""
         self._pools.update((id(c.service.pool), c.service.pool) for c in consumers)
         times = [pool.times for pool in self._pools.values()]
         return AckTimesView(
@@ -271,7 +273,9 @@ class Meter:
         return tuple(map(seen.__getitem__, self._names))
 
     def _take_due(self) -> Set[str]:
-        """Return which bolts are read now if they were up: all, or in a crowd the next ones."""
+        """Return the bolts that are read now if they are connected: all, or the next ones if there
+        are many.
+        """
         names = self._names
         if self._is_last or len(names) <= _BOLTS_READ:
             return frozenset(names)
@@ -280,7 +284,7 @@ class Meter:
         return frozenset((names + names)[begin : begin + _BOLTS_READ])
 
     def _progress(self, seen: Snapshot, measured: Measured | None) -> float | None:
-        """Fraction of the source that is acked: what is read, minus what is still under way."""
+        """Return the share of the source that is acked: what is read, minus what is in flight."""
         acked, unacked = seen.records_acked, seen.records_buffered + seen.records_pending_now
         if measured is not None:
             return measured.done / measured.total if measured.total else self._progress_of_none()
@@ -294,7 +298,9 @@ class Meter:
         return min(1.0, max(0.0, (source.done - unacked * per_record) / source.total))
 
     def _progress_of_none(self) -> float | None:
-        """Of a source that is empty as far as is known: all of it is done, or it is not read."""
+        """Return the progress in a source that is empty as far as is known: all is done, or nothing
+        is read yet.
+        """
         control = self._control
         return 1.0 if control.reader_done.is_set() and control.core.is_drained else None
 
@@ -310,7 +316,7 @@ class Meter:
         return (acked - before) / (now_s - began_s) if now_s > began_s else 0.0
 
     def _held_up(self, now_s: float, waits: Waits) -> tuple[WaitReason, float]:
-        """What the spout mostly waited for recently, and for what share of the time."""
+        """Return what the spout mostly waited for recently, and for what share of the time."""
         past = self._waits
         past.append((now_s, waits))
         while now_s - past[0][0] > _RATE_OVER_S and len(past) > 2:
@@ -349,19 +355,19 @@ class Meter:
 
 
 class _Outlook:
-    """How long the rest takes at the rate of late.  For one thread.
+    """Estimates how long the rest takes at the recent rate.
 
-    ``late`` is the last few seconds; where progress comes in few steps, as each bolt reports once a
-    minute, it is as many steps as make the estimate steady.
+    For one thread.  The rate is that of the last few seconds; if progress comes in few steps,
+    because each bolt reports once a minute, it is that of enough steps for a steady estimate.
     """
 
     def __init__(self) -> None:
-        self._steps: deque[tuple[float, float]] = deque()  # when progress had moved, and to where
+        self._steps: deque[tuple[float, float]] = deque()  # times and values of progress
 
     def eta_s(
         self, now_s: float, progress: float | None, bolts: Sequence[BoltView]
     ) -> float | None:
-        """Return the seconds to go; None while that can't be known."""
+        """Return the seconds to go; None while they can't be estimated."""
         steps = self._steps
         if progress is None:
             return None
@@ -372,7 +378,7 @@ class _Outlook:
         while len(steps) > needed and now_s - steps[0][0] > _RATE_OVER_S:
             steps.popleft()
         began_s, before = steps[0]
-        # Bolts begin together: what the first of them have done says nothing about the others.
+        # Bolts begin together: the progress of the first ones says nothing about the others.
         heard = sum(bolt.records_acked > 0 for bolt in up)
         if progress <= before or now_s <= began_s or 2 * heard < len(up):
             return None
@@ -380,12 +386,12 @@ class _Outlook:
 
 
 def _batches_begun(consumers: Iterable[AdaptiveFlowConsumer]) -> int:
-    """At most so many batches of ranges are at work: each slot of a bolt has one."""
+    """Return the most batches of ranges that can be in progress: each slot of a bolt has one."""
     return sum(min(len(consumer.flight), consumer.slots) for consumer in consumers)
 
 
 def _redriven(saved: Checkpoint) -> int:
-    """How many of its records are dead letters that were processed again."""
+    """Return how many of its records are dead letters that were processed again."""
     return saved.records - without_redrives(saved).records
 
 

@@ -23,7 +23,7 @@ class Guarded:
         self._complained: set[str] = set()
 
     def __call__(self, what: str, call: Callable[[], None]) -> None:
-        """Call it; ``what`` names the kind."""
+        """Run ``call``; ``what`` names the kind of call."""
         try:
             call()
         except Exception as error:
@@ -37,28 +37,30 @@ class ListenerNotifier:
 
     def __init__(self, listener: SpoutListener) -> None:
         self._listener = listener
-        self._emissions: dict[int, Emission] = {}  # by tuple: the last one
+        self._emissions: dict[int, Emission] = {}  # by tuple: its last emission
         self._waiting: deque[Callable[[], None]] = deque()
         self._tell = Guarded()
 
     def opened(self, job: str, restored: Checkpoint) -> None:
-        """A run begins."""
+        """Note that a run begins."""
         self._tell("on_open", lambda: self._listener.on_open(job, restored))
 
     def emitted(self, emission: Emission) -> None:
-        """``emission`` is sent; the listener is notified of a tuple's first one only."""
+        """Note that ``emission`` is sent; the listener is notified of a tuple's first sending
+        only.
+        """
         if emission.tuple_id not in self._emissions and emission.attempt == 1:
             self._later("on_emit", lambda: self._listener.on_emit(emission))
         self._emissions[emission.tuple_id] = emission
 
     def acked(self, tuple_id: int) -> None:
-        """A tuple is acked, whatever effect that has by now."""
+        """Note that a tuple is acked, whatever effect that still has."""
         emission = self._emissions.pop(tuple_id, None)
         if emission is not None:
             self._later("on_ack", lambda: self._listener.on_ack(emission))
 
     def happened(self, event: FlowEvent) -> None:
-        """An event of the core."""
+        """Note an event of the core."""
         if isinstance(event, TupleFailed) and event.tuple_id in self._emissions:
             failed, reason = self._emissions[event.tuple_id], event.reason
             self._later("on_retry", lambda: self._listener.on_retry(failed, reason))

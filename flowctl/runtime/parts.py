@@ -17,9 +17,10 @@ from flowctl.core.window import POLICIES
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import refuse_async
 from flowctl.instrumentation.text import REDIS_URL_VARIABLE
+from flowctl.logs import ModuleLogger
 from flowctl.ports import Bolts, CheckpointStore, DeadLetter, FlowProducer, SpoutListener
 from flowctl.range_ports import RangeProducer
-from flowctl.runtime.file_store import FileCheckpointStore
+from flowctl.runtime.file_store import DIRECTORY_VARIABLE, FileCheckpointStore
 from flowctl.runtime.iterables import Records, remedy_for_frame
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 
@@ -36,6 +37,7 @@ _REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://")
 _DEAD_LETTER_NEEDED: Final = ("dead_letter", "close")
 _DEAD_LETTER_CALLS: Final = (*_DEAD_LETTER_NEEDED, "dead_letter_many", "open_letters")
 _LISTENER_CALLS: Final = ("on_open", "on_emit", "on_ack", "on_retry", "on_max_retry_reached")
+_log = ModuleLogger("flowctl")
 _NAME_MAX: Final = 200  # still readable as a file name or a Redis key
 
 
@@ -48,7 +50,7 @@ class RunnableJob(ABC):
     checkpoint: CheckpointStore
     settings: Settings
     dead_letter: DeadLetter | None
-    #: False: its bolts are several kinds with a count each, so there is no ``--bolts``.
+    #: False: it has several kinds of bolts with a count each, so there is no ``--bolts``.
     has_one_count: bool = True
 
     def __repr__(self) -> str:
@@ -85,14 +87,17 @@ def check_parts(job: RunnableJob) -> None:
 
 
 def load_policy(settings: Settings) -> None:
-    """Load the window policy where it is the lab's; :class:`ConfigError` if that is not there."""
+    """Load the window policy if the lab has it; :class:`ConfigError` if the lab is not
+    installed.
+    """
     if settings.window.policy not in POLICIES:
         load_adapter("flowctl_lab.baselines", "lab")
 
 
 def check_dead_letter(given: DeadLetter | None) -> None:
-    """Raise :class:`ConfigError` for what keeps no letters, or has a coroutine: nobody would await
-    it."""
+    """Raise :class:`ConfigError` for an object that keeps no letters, or has coroutines, which
+    would never be awaited.
+    """
     if given is None:
         return
     refuse_async(given, _DEAD_LETTER_CALLS, "dead_letter")
@@ -106,8 +111,9 @@ def check_dead_letter(given: DeadLetter | None) -> None:
 
 
 def check_listener(given: SpoutListener | None) -> None:
-    """Raise :class:`ConfigError` for what hears nothing, or has a coroutine: nobody would await
-    it."""
+    """Raise :class:`ConfigError` for an object that is no listener, or has coroutines, which would
+    never be awaited.
+    """
     if given is None:
         return
     refuse_async(given, _LISTENER_CALLS, "listener")
@@ -121,7 +127,7 @@ def check_listener(given: SpoutListener | None) -> None:
 
 
 def source_of(given: Any) -> FlowProducer | RangeProducer:
-    """As :func:`producer_of`; also takes a source that the bolts read themselves."""
+    """Like :func:`producer_of`; also takes a source that the bolts read themselves."""
     if not isinstance(given, type) and isinstance(given, RangeProducer):
         refuse_async(given, _RANGE_CALLS, "producer")
         return given
@@ -222,12 +228,17 @@ def store_of(given: Any) -> CheckpointStore:
 def default_store() -> CheckpointStore:
     """Return the store of the Redis in FLOWCTL_REDIS_URL; without it files on this machine.
 
-    In memory where such files can't be written.  `flowctl checkpoint` looks in the same place.
+    In memory where such files can't be written, which is logged: a later run then begins anew.
+    `flowctl checkpoint` looks in the same place.  Raises :class:`ConfigError` if
+    FLOWCTL_CHECKPOINTS names a place that can't be used.
     """
     if url := os.environ.get(REDIS_URL_VARIABLE):
         return redis_store(url)
     store = FileCheckpointStore()
     if why := disk.why_not_writable(store.place):
+        if os.environ.get(DIRECTORY_VARIABLE):
+            raise ConfigError(DIRECTORY_VARIABLE, f"{why}.", remedy="Name another directory.")
+        _log.warning("checkpoint_in_memory", why=why, remedy=f"set {DIRECTORY_VARIABLE}")
         return MemoryCheckpointStore(caution=why)
     return store
 
@@ -258,7 +269,7 @@ def repr_of(job: Any, *parts: object) -> str:
 
 
 def _lacks(given: Any, methods: Iterable[str]) -> str:
-    """Say which of ``methods`` are missing; "" if none is."""
+    """Return which of ``methods`` are missing, as text; "" if none is."""
     missing = [
         f"{name}()" if name != "count" else name for name in methods if not hasattr(given, name)
     ]

@@ -18,12 +18,12 @@ from flowctl.wire.values import carry_records
 
 _Result = TypeVar("_Result")
 
-# A quarter of the default buffer: it is refilled in a few large steps, none of which waits long.
+# A quarter of the default buffer: it is refilled in a few large steps, none of which takes long.
 POLL_RECORDS_MAX = 5_000
 # A source with nothing to read is asked again after this; too short for a person to notice.
 _EMPTY_WAIT_S = 0.05
-# How many records are checked together after one that can't be sent; otherwise a chunk full of them
-# would be checked once for each.
+# After a record that can't be sent, this many are checked together; one by one, a chunk full of
+# such records would be checked once for each.
 _AHEAD_OF_BAD = 64
 # The sender signals when there is room; this only bounds how late a stop is noticed.
 _ROOM_WAIT_S = 0.2
@@ -72,7 +72,7 @@ class Reader(GuardedThread):
             self.source_error = error
             core = self._control.core
             if isinstance(core, CollectingCore) and core.collects:
-                # What bolts hold until the end of the input is not complete without it.
+                # Inputs that bolts hold until the end are not complete without it.
                 self._control.fail(error)
         except BaseException as error:  # before reader_done is set, which looks like the end
             self._control.fail(death_of(self.name, error))
@@ -83,7 +83,7 @@ class Reader(GuardedThread):
     def _read(self) -> None:
         control = self._control
         records_max = POLL_RECORDS_MAX
-        if self._commits_first:  # a kill loses what was read and not sent: keep that little
+        if self._commits_first:  # a kill loses records read and not sent: keep those few
             records_max = min(records_max, control.core.settings.tuple.records_max)
         while not control.stopping.is_set():
             if self._commits_first:
@@ -94,7 +94,7 @@ class Reader(GuardedThread):
                     control.core.end_of_input(now_s=control.clock())
                 control.has_read_all = True
                 return
-            if chunk.mark is not None:  # first: a save must not know the records without it
+            if chunk.mark is not None:  # first: a save must not see the records without it
                 with control.lock:
                     control.core.intake.note_mark(chunk.partition, chunk.mark)
             if chunk.records:
@@ -108,8 +108,9 @@ class Reader(GuardedThread):
         return asked(call, self._source_name)
 
     def _offer(self, partition: str, records: Sequence[Record]) -> None:
-        """Offer all of them; one that can't be sent goes to the dead letter store, if there is
-        one."""
+        """Offer all records; a record that can't be sent goes to the dead letter store, if there is
+        one.
+        """
         ahead = len(records)
         while records:
             given = records[:ahead]
@@ -127,7 +128,7 @@ class Reader(GuardedThread):
             ahead = _AHEAD_OF_BAD  # bad records come together: don't check all of them each time
 
     def _set_aside(self, partition: str, record: Record, reason: str) -> None:
-        """Give it to the core, which passes it to the dead letter store; waits for room."""
+        """Give a record to the core, which passes it to the dead letter store; wait for room."""
         control = self._control
         while not control.stopping.is_set():
             with control.lock:
@@ -136,7 +137,7 @@ class Reader(GuardedThread):
                     break
                 self._await_room()
             if self._sharing is not None and not self._asked(self._sharing.keep):
-                return  # another driver reads it now
+                return  # another driver reads the partition now
         control.wake()
 
     def _await_room(self) -> None:
@@ -153,7 +154,7 @@ class Reader(GuardedThread):
             if taken and self._commits_first:
                 self._commit()
             if not taken and self._sharing is not None and not self._asked(self._sharing.keep):
-                return False  # another driver reads them now
+                return False  # another driver reads the partition now
         return not self._control.stopping.is_set()
 
     def _offer_once(self, partition: str, records: Sequence[Record], sizes: Sequence[int]) -> int:
@@ -172,9 +173,11 @@ class Reader(GuardedThread):
         return taken
 
     def _finish(self, partition: str, end: Position) -> None:
-        """All records of ``partition`` were polled; if the run is stopping not all were offered."""
+        """Note that all of ``partition`` was polled, though if the run is stopping not all was
+        offered.
+        """
         if self._control.stopping.is_set() or self._sharing is not None:
-            return  # of a shared partition others may have read the rest
+            return  # the rest of a shared partition may have been read by others
         with self._control.lock:
             self._control.core.intake.finish(partition, end)
 
@@ -186,15 +189,16 @@ class Reader(GuardedThread):
                 self._await_room()
 
     def _commit(self) -> None:
-        """Save what was offered, and only then let it be sent."""
+        """Save the offered records, and only then let them be sent."""
         if self._save_first():
             with self._control.lock:
                 self._control.core.on_committed()
             self._control.wake()
 
     def _may_go_on(self) -> bool:
-        """If the store is unavailable, work goes on only up to ``uncommitted_max`` unsaved
-        records."""
+        """Whether reading may go on: if the store is unavailable, up to ``uncommitted_max`` unsaved
+        records.
+        """
         control = self._control
         if control.store_away_since_s is None:
             return True
@@ -203,9 +207,10 @@ class Reader(GuardedThread):
 
 
 def asked(call: Callable[[], _Result], name: str) -> _Result:
-    """Return what the producer returns; what it raises is its own error, not a defect of flowctl.
+    """Return what the producer's ``call`` returns; its exceptions are its own errors, not defects
+    of flowctl.
 
-    ``name`` is that of its class.
+    ``name`` is the name of its class.
     """
     try:
         return call()
@@ -219,6 +224,6 @@ def asked(call: Callable[[], _Result], name: str) -> _Result:
 
 
 def _place_of(error: BaseException) -> str:
-    """Where in the producer's own code ``error`` was raised."""
+    """Return where in the producer's own code ``error`` was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -25,7 +25,7 @@ from flowctl.runtime.receipts import (
     pieces_of,
 )
 
-_TOKEN_BYTES = 4  # only tells apart drivers that begin within the same second
+_TOKEN_BYTES = 4  # it only distinguishes drivers that begin within the same second
 
 
 class Manifest(Protocol):
@@ -41,7 +41,7 @@ class Manifest(Protocol):
         """Return all segments, in any order."""
 
     def newest_base(self) -> tuple[int, str] | None:
-        """Return epoch and token of the newest base (the largest pair); None: there is none.
+        """Return the epoch and token of the newest base (the largest pair); None: there is none.
 
         Called before each :meth:`append`, so it must be cheap.
         """
@@ -53,7 +53,7 @@ class Manifest(Protocol):
         """
 
     def forget_before(self, epoch: int, token: str) -> None:
-        """Remove what is older than this base, which is kept; not needed any more."""
+        """Remove what is older than this base, which is kept; it is no longer needed."""
 
 
 class ReceiptStore:
@@ -71,7 +71,7 @@ class ReceiptStore:
     part of it.
     """
 
-    survives = True  # the manifest does, whatever ``inner`` is
+    survives = True  # the manifest fences, whatever ``inner`` does
 
     def __init__(
         self,
@@ -93,15 +93,15 @@ class ReceiptStore:
 
     @property
     def inner(self) -> CheckpointStore:
-        """The store that this one completes."""
+        """The checkpoint store that this one wraps."""
         return self._inner
 
     def entries(self) -> Sequence[Receipts]:
-        """Return nothing: :meth:`load` has adopted what earlier runs kept."""
+        """Return nothing: :meth:`load` has adopted the receipts of earlier runs."""
         return ()
 
     def append(self, entries: Sequence[Receipts]) -> None:
-        """Keep ``entries``, of which nothing was settled before, until the next :meth:`save`."""
+        """Keep ``entries``, no part of which was done before, until the next :meth:`save`."""
         with self._lock:
             for entry in entries:
                 self._append(entry)
@@ -122,11 +122,11 @@ class ReceiptStore:
         self._kept += pieces
 
     def acquire(self, job: str) -> int:
-        """Take ownership; adopt what the manifest holds, as the base of this driver."""
+        """Take ownership; adopt the manifest's entries as the base of this driver."""
         epoch = self._inner.acquire(job)
         newest = self._manifest.newest_base()
         # A store that lost its data, or one in memory on a machine whose clock is behind, starts
-        # below.  Each time it gives a larger epoch, and so it fences by it too.
+        # below.  Each call gives a larger epoch, so this also fences by it.
         while newest is not None and epoch <= newest[0]:
             epoch = self._inner.acquire(job)
         entries = compacted(self._known())
@@ -143,7 +143,7 @@ class ReceiptStore:
         return epoch
 
     def _known(self) -> list[Entry]:
-        """What the manifest names, and what the newest driver's bolts finished beside that."""
+        """Return the manifest's entries, and what the newest driver's bolts finished besides."""
         segments = self._manifest.segments()
         newest = max((one.epoch for one in segments if one.is_base), default=None)
         named = accepted(segments)
@@ -163,7 +163,7 @@ class ReceiptStore:
             )
 
     def load(self, job: str) -> Checkpoint:
-        """Return what was adopted; call :meth:`acquire` before."""
+        """Return the adopted checkpoint; call :meth:`acquire` before."""
         del job
         return self._adopted
 
@@ -175,7 +175,9 @@ class ReceiptStore:
             self._inner.save(job, checkpoint, epoch=epoch)
 
     def _note_left_out(self, checkpoint: Checkpoint) -> None:
-        """What is done and has no receipt is in the dead letter: there are no results of it."""
+        """Note that records which are done without a receipt are in the dead letter: they have no
+        results.
+        """
         with self._lock:
             for partition, start, stop in beyond(checkpoint, self._covered):
                 self._covered.setdefault(partition, RangeSet()).add(start, stop)
@@ -183,7 +185,7 @@ class ReceiptStore:
 
     @property
     def base(self) -> tuple[int, str]:
-        """Epoch and token of this driver, once it has acquired the job."""
+        """The epoch and token of this driver, once it has acquired the job."""
         return self._base
 
     def check_owner(self) -> None:
@@ -201,7 +203,7 @@ class ReceiptStore:
             self._writing = None
 
     def _next(self) -> Segment | None:
-        """What is to be written: the same again until that has succeeded."""
+        """Return the segment to write: the same again until that has succeeded."""
         if self._writing is None:
             with self._lock:
                 kept, self._kept = self._kept, []

@@ -1,8 +1,8 @@
-"""Receipts: what ``process`` said of the records that it did, kept with what is acked.  Pure.
+"""Receipts: what ``process`` returned for the records that it did, kept with the acks.  Pure.
 
 A manifest is a log of :class:`Entry`, in the order in which the acks were accepted.  It is the
 truth about which results count; the checkpoint is derived from it.  A result that no accepted entry
-names, such as a file that a bolt wrote and then died, does not exist for anybody who reads.
+names, such as the file of a bolt that died after writing it, does not exist for readers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from flowctl.core.records import AckedRange, Checkpoint, LostRange, PartitionChe
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """``[start, stop)`` of ``partition`` is done; it holds ``records``.
 
-    ``receipts`` together hold all results of it: there are none for what was left out.  An empty
-    span with receipts is possible too, if all else of a part is settled otherwise.
-    ``kept_nowhere`` of its records were rejected and are in no dead letter.
+    ``receipts`` together hold all its results: records that were left out have none.  An empty span
+    with receipts is possible too, if the rest of a part is settled otherwise.  ``kept_nowhere`` of
+    its records were rejected and are in no dead letter.
     """
 
     partition: str
@@ -34,9 +34,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Segment(msgspec.Struct, frozen=True, gc=False):
     """Entries that were written in one step by the driver of ``epoch``.
 
-    A driver begins with a ``base``: all that it adopts of what was there.  From then on nothing
-    counts that an older driver adds.  ``number`` counts the segments of one driver.  Its
-    random ``token`` tells it from another driver that believes it has the same epoch.
+    A driver begins with a ``base``: all earlier entries that it adopts.  From then on entries of
+    older drivers do not count.  ``number`` counts the segments of one driver.  Its random ``token``
+    tells it from another driver that believes it has the same epoch.
     """
 
     epoch: int
@@ -49,8 +49,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 def accepted(segments: Iterable[Segment]) -> list[Entry]:
     """Return the entries that count, each position at most once.
 
-    The newest base counts, and what the same driver added to it.  The order of ``segments`` does
-    not matter.
+    The newest base counts, and the entries that the same driver added to it.  The order of
+    ``segments`` does not matter.
     """
     return disjoint(written(segments))
 
@@ -65,7 +65,7 @@ def written(segments: Iterable[Segment]) -> list[Entry]:
 
 
 def disjoint(entries: Iterable[Entry]) -> list[Entry]:
-    """Return those entries, in order, of which nothing is covered by an entry before."""
+    """Return the entries, in order, without those parts that an earlier entry covers."""
     covered: dict[str, RangeSet] = {}
     kept = []
     for entry in entries:
@@ -77,9 +77,10 @@ def disjoint(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def flaw(extents: Mapping[str, tuple[int, int]], entries: Sequence[Entry]) -> str:
-    """Say why ``entries`` are not what a source with ``extents`` gives, each record once.
+    """Return why ``entries`` do not cover a source with ``extents``, each record once; "" if they
+    do.
 
-    "" if they are.  A position has no entry, or two; or an entry is of another source.
+    A position may have no entry, or two; or an entry belongs to another source.
     """
     covered: dict[str, RangeSet] = {}
     for one in entries:
@@ -98,7 +99,8 @@ def flaw(extents: Mapping[str, tuple[int, int]], entries: Sequence[Entry]) -> st
 def pieces_of(whole: Entry, apart: Iterable[int]) -> list[Entry]:
     """Return ``whole`` without the positions ``apart``, which are not done yet.
 
-    The first piece holds the receipts, and what is kept nowhere; records are shared out by length.
+    The first piece gets the receipts, and the records kept nowhere; records are shared out by
+    length.
     """
     spans, at = [], whole.start
     for position in sorted(apart):
@@ -116,7 +118,7 @@ def pieces_of(whole: Entry, apart: Iterable[int]) -> list[Entry]:
 
 
 def coverage(entries: Iterable[Entry]) -> dict[str, RangeSet]:
-    """Return what ``entries`` cover, by partition."""
+    """Return the spans that ``entries`` cover, by partition."""
     covered: dict[str, RangeSet] = {}
     for entry in entries:
         _add(covered.setdefault(entry.partition, RangeSet()), entry)
@@ -142,9 +144,9 @@ def missing(
 
 
 def adopted(entries: Sequence[Entry]) -> Checkpoint:
-    """Return the checkpoint that says of exactly these disjoint entries that they are done.
+    """Return the checkpoint by which exactly these disjoint entries are done.
 
-    What is covered from position 0 on is the cumulative ack; the rest are selective acks, which a
+    The part covered from position 0 on is the cumulative ack; the rest are selective acks, which a
     ledger that begins elsewhere takes as well.
     """
     partitions = {}
@@ -164,7 +166,8 @@ def adopted(entries: Sequence[Entry]) -> Checkpoint:
 
 
 def beyond(saved: Checkpoint, covered: Mapping[str, RangeSet]) -> list[tuple[str, int, int]]:
-    """Return what ``saved`` says is done and ``covered`` does not hold, by partition.
+    """Return the parts that are done according to ``saved`` but missing in ``covered``, by
+    partition.
 
     The manifest is written before the checkpoint: if there is something, entries were lost.
     """
@@ -209,7 +212,7 @@ def compacted(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _merged(entries: Iterable[Entry]) -> dict[str, list[AckedRange]]:
-    """Neighbours merged, by partition, in order; both ends inclusive."""
+    """Return the entries by partition, in order, with neighbours merged; both ends inclusive."""
     spans: dict[str, list[AckedRange]] = {}
     for entry in sorted(entries, key=lambda one: (one.partition, one.start, one.stop)):
         if entry.start == entry.stop:

@@ -1,4 +1,4 @@
-"""Dead letters to be processed again come before what the producer reads.
+"""Redrive: dead letters that are processed again, before the records of the producer.
 
 Each redrive is a separate partition: in the source's partition these positions count as done, and a
 sink may remember them as written.  A letter is deleted only once the saved checkpoint covers it, so
@@ -136,7 +136,7 @@ class Redriven:
         self._is_own = type(inner).__module__.partition(".")[0].startswith("flowctl")
         self._port = port
         self._job = job
-        self._seen: dict[str, PartitionCheckpoint] = {}  # of each redrive, as last settled
+        self._seen: dict[str, PartitionCheckpoint] = {}  # state of each redrive, as last settled
         self._letters = self._by_partition(_letters_of(port, job) if port is not None else ())
         self.settle(restored)
         self._chunks = deque(
@@ -146,7 +146,9 @@ class Redriven:
         self.waiting: int = sum(len(chunk.records) for chunk in self._chunks)
 
     def _by_partition(self, letters: Sequence[Letter]) -> dict[str, dict[int, Letter]]:
-        """The letters by the partition and position under which they are processed, in order."""
+        """Return the letters by the partition and position under which they are processed, in
+        order.
+        """
         found: dict[str, dict[int, Letter]] = {}
         for letter in sorted(letters, key=lambda letter: letter.redrive or (0, 0)):
             prefix = self._prefix_of(letter.partition)
@@ -162,7 +164,7 @@ class Redriven:
         return inner.prefix_of(partition) if isinstance(inner, PrefixingProducer) else ""
 
     def settle(self, saved: Checkpoint) -> None:
-        """Delete the letters that ``saved``, which is in the store, covers."""
+        """Delete the letters that the checkpoint ``saved``, which is in the store, covers."""
         for partition, letters in list(self._letters.items()):
             state = saved.partitions.get(partition)
             if state is None or state == self._seen.get(partition) or self.problem:
@@ -189,7 +191,9 @@ class Redriven:
         return True
 
     def headline(self) -> str:
-        """Say what is processed first, and what can't be; "" if there are no such letters."""
+        """Return what is processed first, and what can't be, as text; "" if there are no such
+        letters.
+        """
         facts = []
         if self.waiting:
             facts.append(f"{counted(self.waiting, 'dead letter')} to process again first")
@@ -224,8 +228,9 @@ class Redriven:
 
 
 class SharingRedriven(Redriven):
-    """As :class:`Redriven`, if ``inner`` shares its partitions; letters always belong to this
-    run."""
+    """Like :class:`Redriven`, if ``inner`` shares its partitions; letters always belong to this
+    run.
+    """
 
     inner: FlowProducer
     _polled_letters = False
@@ -270,7 +275,7 @@ def _letters_of(port: RedrivableDeadLetter, job: str) -> Sequence[Letter]:
 
 
 def _covered(state: PartitionCheckpoint, positions: dict[int, Letter]) -> Iterator[int]:
-    """Those of ``positions``, which rise, that ``state`` says are done."""
+    """Return those of the ascending ``positions`` that are done according to ``state``."""
     ranges = deque(state.acked)
     for position in positions:
         if isinstance(state.position, int) and position <= state.position:

@@ -39,7 +39,7 @@ STOP_GRACE_S = 3.0
 # The last save waits this long for an unavailable store: a failover or restart takes less.
 FINAL_SAVE_TIMEOUT_S = 60.0
 BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; after that Spark cancels
-# A frozen bolt would never leave, so if there is one nobody is awaited for that long; a live bolt
+# A frozen bolt would never leave, so if there is one, no bolt is awaited for that long; a live bolt
 # with nothing to do leaves within a second.
 FROZEN_STOP_TIMEOUT_S = 2.0
 HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: idle bolts leave within this
@@ -85,7 +85,7 @@ class Run:
         self._set_up_intake()
 
     def _set_up_intake(self) -> None:
-        """What reads, and what handles records that can't be processed."""
+        """Set up the reader, and the handling of records that can't be processed."""
         job, dead_letter = self._plan.job, self._plan.dead_letter
         restored, limit = self._restored, self._settings.loss.fail_over
         self._losses = Losses(limit, dead_letter, job=job, records_before=restored.records)
@@ -123,7 +123,9 @@ class Run:
         return Ending(report, error)
 
     def _complete_remedy(self, error: BaseException | None) -> None:
-        """Remedies promise that what is done is kept, which not every checkpoint does."""
+        """Correct the remedy of ``error``: it promises that done work is kept, but not every
+        checkpoint keeps it.
+        """
         if not isinstance(error, FlowctlError):
             return
         error.name_job(self._plan.job)
@@ -224,12 +226,12 @@ class Run:
         self._notices.take()
 
     def _is_idle(self) -> bool:
-        """Nothing to do yet, or no more: bolts are not needed."""
+        """Whether there is nothing to do yet, or no more: bolts are not needed."""
         core = self.control.core
         return core.is_drained and self.reader.is_alive()
 
     def _show(self, meter: Meter, *, is_last: bool = False) -> None:
-        """Show what happened, and how the run stands if that is due."""
+        """Show the news, and the state of the run if that is due."""
         if self._sender is not None:
             while self._sender.events:
                 event = self._sender.events.popleft()
@@ -309,7 +311,7 @@ class Run:
         self.control.wake()
 
     def _save(self) -> None:
-        if self._dead_letters is not None:  # what it keeps counts as done
+        if self._dead_letters is not None:  # letters that it keeps count as done
             self._dead_letters.stop(STOP_GRACE_S)
         if self._sender is None or not self._sender.ident:
             return
@@ -318,7 +320,7 @@ class Run:
         if not core.guarantee.commits_on_interval and (
             core.intake.is_held or not core.counters.records_rejected
         ):
-            return  # all that was sent was saved before, but not what became of it
+            return  # all that was sent was saved before, but not its outcome
         if isinstance(self.control.error, FencedError):
             self._rise_above(self.control.error)
             return  # the newer driver's checkpoint stays
@@ -335,8 +337,9 @@ class Run:
             raise
 
     def _rise_above(self, error: FencedError) -> None:
-        """The sink knows a newer driver.  If the store doesn't, make the next run begin above
-        it."""
+        """Make the next run begin above a newer driver that the sink knows, unless the store knows
+        one.
+        """
         newest = error.newest_epoch
         if newest is None or newest <= self._epoch:
             return

@@ -1,4 +1,4 @@
-"""What brings in the work of a run: a reader of records, or a source that bolts read."""
+"""How the work of a run comes in: a reader of records, or a source that bolts read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from flowctl.threads import GuardedThread, death_of
 
 _T = TypeVar("_T")
 
-# A source that grows is looked at again after this: what comes is late by half of it in the mean.
+# A source that grows is looked at again after this [s]: new records are late by half of it on
+# average.
 _LOOK_EVERY_S = 1.0
 
 
@@ -73,7 +74,7 @@ class RangeSource(GuardedThread):
         checkpoint = self._restored
         while not control.stopping.is_set():
             extents = self._ask(partial(self._producer.extents, checkpoint))
-            if self.reader is None:  # what it reads may depend on where the job stands
+            if self.reader is None:  # its reads may depend on where the job stands
                 self.reader = self._ask(self._producer.reader)
             if self._offer(extents):
                 return
@@ -85,7 +86,7 @@ class RangeSource(GuardedThread):
         return asked(call, type(self._producer).__name__)
 
     def _offer(self, extents: Mapping[str, Extent]) -> bool:
-        """Return whether there is nothing more to come."""
+        """Offer the extents; return whether no more will come."""
         control, core = self._control, self._core
         kept = []
         if self._receipts is not None:
@@ -104,7 +105,7 @@ class RangeSource(GuardedThread):
 
 
 class NoLetters:
-    """Letters are not processed again by a job of ranges: they are records by value."""
+    """Dead letters of a job of ranges: they are records by value, and are not processed again."""
 
     problem: str = ""
 
@@ -115,10 +116,10 @@ class NoLetters:
         self._waiting = waiting
 
     def open(self, restored: Checkpoint) -> None:
-        """Nothing is to be opened."""
+        """Do nothing: there are no letters to read."""
 
     def headline(self) -> str:
-        """Say what is left waiting; "" if nothing is."""
+        """Return how many letters are left waiting, as text; "" if there are none."""
         if not self._waiting:
             return ""
         letters = counted(self._waiting, "dead letter")
@@ -128,13 +129,13 @@ class NoLetters:
         )
 
     def settle(self, saved: Checkpoint) -> None:
-        """Nothing is to be deleted."""
+        """Do nothing: no letter is deleted."""
 
 
 # -- What brings in the work of a run ----------------------------------------------------------
 
 
-# While the store is away: what a kill would repeat then, some seconds of a fast job.
+# Bounds what a kill would repeat while the store is away: some seconds of a fast job.
 _UNSAVED_MAX = 1_000_000
 
 
@@ -161,7 +162,8 @@ def intake_of(
 def endpoint_of(
     endpoint: Endpoint, source: Reader | RangeSource, call_timeout_s: float | None
 ) -> Endpoint:
-    """Return ``endpoint`` with the bound of a call, and what bolts need to read the source
-    themselves, if they do."""
+    """Return ``endpoint`` with the time-out of a call, and what bolts need to read the source, if
+    they do.
+    """
     reader = source.reader if isinstance(source, RangeSource) else None
     return msgspec.structs.replace(endpoint, reader=reader, call_timeout_s=call_timeout_s)

@@ -1,4 +1,4 @@
-"""What one run is made of, and its result."""
+"""The parts of one run, and its result."""
 
 from __future__ import annotations
 

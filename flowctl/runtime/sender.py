@@ -56,12 +56,12 @@ from flowctl.wire.server import Inbound, SpoutServer
 # so even if all queues are full they always drain.
 
 
-# How late an activation is noticed if nobody wakes the loop.
+# How late an activation is noticed [s] if the loop is not woken.
 INACTIVE_POLL_S: Final = 0.1
 
 
 class Spout(Protocol):
-    """What the loop drives.  All calls come from its thread; none may block."""
+    """The object that the loop drives.  All calls come from the loop's thread; none may block."""
 
     @property
     def is_active(self) -> bool:
@@ -140,7 +140,7 @@ class SpoutLoop:
         self._idle(received, emitted)
 
     def close(self) -> None:
-        """End what is under way; the loop may not be stepped again."""
+        """End the active state; the loop may not be stepped again."""
         self._deactivate()
 
     def _deactivate(self) -> None:
@@ -172,10 +172,10 @@ class SpoutLoop:
 # -- The sender --------------------------------------------------------------------------------
 
 
-# Emissions decided while the lock is held once: the first bolts should get work while the rest is
+# Emissions decided in one hold of the lock: the first bolts should get work while the rest is
 # decided, and acks should not wait for more than about 2 ms (some 8 us each).
 _EMITS_MAX = 256
-# Behind a relay that stands still, look again after this: often for a heartbeat of 250 ms.
+# Behind a relay that stands still, look again after this [s]: often for a heartbeat of 250 ms.
 _RELAY_WAIT_S = 0.01
 # Bytes of emissions encoded before they are handed to the sockets, for the same reason.
 _EMIT_BYTES_MAX = 4 << 20
@@ -196,7 +196,7 @@ class Outlets(NamedTuple):
 
 
 class Sender(GuardedThread):
-    """Drives the core until the run is finished.  ``events`` is drained by whoever shows them.
+    """Drives the core until the run is finished.  ``events`` is drained by the view.
 
     Its loop (:class:`flowctl.runtime.sender.SpoutLoop`) drives this object.  It is active from when
     bolts for all stages are connected until the run stops.
@@ -217,16 +217,16 @@ class Sender(GuardedThread):
         outlets = outlets or Outlets()
         self._dead_letters, self._notifier, self._losses, self._on_news = outlets
         self._telling = control.core if isinstance(control.core, TellingCore) else None
-        self._saved: list[tuple[str, Saved]] = []  # to be told to bolts
-        self._news: list[object] = []  # collected with the lock held, sent without it
+        self._saved: list[tuple[str, Saved]] = []  # to be sent to bolts
+        self._news: list[object] = []  # news collected with the lock held, sent without it
         self._inbound_handler = InboundHandler(control, self._notifier, server.drop_bolt)
-        # a view that died can't fill the memory
+        # so that a dead view can't fill the memory
         self.events: deque[FlowEvent] = deque(maxlen=100_000)
         self._logger = logger or light_logger()
-        self._inbound: list[Inbound] | None = None  # what ended the last wait; None: poll first
+        self._inbound: list[Inbound] | None = None  # of the last wait; None: poll first
         self._was_served = False
         self._waits_for = WaitReason.NOTHING
-        self._next_s: float | None = None  # when the core wants a turn although nothing happens
+        self._next_s: float | None = None  # when the core wants a turn if nothing happens
         self.loop: SpoutLoop = SpoutLoop(
             self,
             strategy=partial(make_wait_strategy, wait or WaitSettings(), park=self._park),
@@ -247,7 +247,7 @@ class Sender(GuardedThread):
             self.loop.close()
 
     def _died(self, error: FlowctlError) -> None:
-        """Nothing in flight can be awaited: nobody is left to take acks."""
+        """Wait for nothing more in flight, as no thread is left to take acks."""
         self._control.fail(error)
         self._control.finished.set()
 
@@ -259,7 +259,7 @@ class Sender(GuardedThread):
         if timeout_s > 0:
             if self._next_s is not None:  # other threads that change the core wake this one
                 wait_s = max(0.0, self._next_s - control.clock())
-                if self._server.is_carried:  # what is due may have to wait for the relay
+                if self._server.is_carried:  # work that is due may have to wait for the relay
                     wait_s = max(wait_s, _RELAY_WAIT_S)
                 timeout_s = min(timeout_s, wait_s)
             self._inbound = self._server.poll(timeout_s)
@@ -277,7 +277,7 @@ class Sender(GuardedThread):
 
     @property
     def is_active(self) -> bool:
-        """Once there are bolts for every stage, until the run stops."""
+        """Whether there are bolts for every stage and the run has not stopped."""
         if not self._was_served:
             self._was_served = self._control.core.is_served
         is_stopping = self._control.stopping.is_set() and not self._sends_committed()
@@ -288,7 +288,7 @@ class Sender(GuardedThread):
         self._logger.log(logging.DEBUG, "spout_activated")
 
     def deactivate(self) -> None:
-        """The run is stopping: acks are still taken.  Ranges end at the batch that is begun."""
+        """Stop sending: acks are still taken.  Ranges end after the batch in progress."""
         core = self._control.core
         if isinstance(core, RangeCore):
             with self._control.lock:
@@ -324,7 +324,7 @@ class Sender(GuardedThread):
             self._inbound_handler.check_target(now_s)
 
     def next_tuple(self) -> int:
-        """Send what windows allow, as much as is decided while the lock is held once."""
+        """Send what windows allow, as much as is decided in one hold of the lock."""
         control = self._control
         with control.lock:
             now_s = control.clock()
@@ -374,10 +374,10 @@ class Sender(GuardedThread):
             self._waits_for = WaitReason.NOTHING  # go on at once: the next turn deactivates
 
     def _is_finished(self) -> bool:
-        """Everything read is acked; or, when stopping, nothing is in flight.
+        """Whether everything read is acked, or, when stopping, nothing is in flight.
 
-        What is committed and not sent again has to go through all stages of a topology: between two
-        of them nothing is in flight.
+        Committed records that are never sent again must first pass all stages of a topology:
+        between two stages nothing is in flight.
         """
         core = self._control.core
         if self._control.stopping.is_set():
@@ -404,7 +404,9 @@ class Sender(GuardedThread):
             control.fail_soon(stopped())
 
     def _sends_committed(self) -> bool:
-        """In an orderly stop, send what is committed but not sent, as it would be lost."""
+        """Whether, in an orderly stop, committed but unsent records are sent, as they would be
+        lost.
+        """
         core = self._control.core
         is_orderly = self._control.error is None and not core.intake.is_held
         return core.guarantee.commits_before_emit and is_orderly
@@ -450,8 +452,9 @@ class Sender(GuardedThread):
         self._tell_news()
 
     def _refuse(self, emission: Emission, error: SourceError) -> None:
-        """A record can't be put on the wire: the run ends; the other tuples in flight still
-        count."""
+        """End the run because of a record that can't be encoded; other tuples in flight still
+        count.
+        """
         control = self._control
         with control.lock:
             consumer = control.core.bolts[emission.bolt]

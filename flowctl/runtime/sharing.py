@@ -1,4 +1,4 @@
-"""What a run offers a producer whose partitions come and go."""
+"""The host that a run offers to a producer whose partitions come and go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowctl.core.records import Checkpoint, PartitionCheckpoint
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.runtime.control import RunControl
 
-# How long to wait for what is in flight when a partition goes: most tuples take at most
+# How long to wait for tuples in flight when a partition goes [s]: most tuples take at most
 # tuple.service_max_s, and a group waits for its members some 45 s (Kafka's session.timeout.ms).
 FINISH_S = 2.0
 _POLL_S = 0.02  # far below a tuple's time in process
@@ -51,7 +51,7 @@ class Host:
         with control.lock:
             control.core.handover.give(partition, state, now_s=control.clock())
         if state.position is not None and state != control.saved.partitions.get(partition):
-            # Where it begins ("at the end, as it was") must outlive a driver that reads nothing.
+            # Its starting point ("at the end, as it was") must outlive a driver that reads nothing.
             with suppress(CheckpointUnavailableError):
                 self._save()
 

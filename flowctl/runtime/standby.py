@@ -33,20 +33,20 @@ _log = ModuleLogger("flowctl.standby")
 
 @runtime_checkable
 class LeasingStore(Protocol):
-    """A checkpoint store that knows which driver works on a job, until that is silent."""
+    """A checkpoint store that knows which driver works on a job, until that driver is silent."""
 
     def lease(self, job: str, owner: str, for_s: float) -> str:
-        """Give ``owner`` the lease of ``job`` for so long if it is free or already its own.
+        """Give ``owner`` the lease of ``job`` for ``for_s`` if it is free or already its own.
 
-        Returns who holds it then, "" if nobody.  ``for_s`` 0 gives it up, and with the owner ""
-        only asks.  The store's clock decides, and the lease does not fence: epochs do.
+        Returns the holder, "" if there is none.  ``for_s`` 0 gives the lease up, and with the owner
+        "" only asks.  The store's clock decides, and the lease does not fence: epochs do.
         """
 
 
 class Standby:
     """Waits for the lease of ``job`` in ``store``, then holds it.  For one thread.
 
-    ``say`` gets lines for people.  Raises :class:`ConfigError` for a store that has no leases.
+    ``say`` gets lines to show.  Raises :class:`ConfigError` for a store that has no leases.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class Standby:
         self._job = job
         self._say = say
         self._pause = pause or threading.Event().wait
-        # A name for people; the number keeps two processes of one name apart (containers).
+        # A readable name; the number distinguishes two processes of one name (containers).
         self._owner = f"{socket.gethostname()} (process {os.getpid()}) {secrets.token_hex(4)}"
 
     def wait(self) -> None:
         """Return when the lease is ours.
 
-        After a time in which the store could not be reached, whoever held the lease gets the time
-        of one to take it again: it may have worked on all the time.
+        After an outage of the store, the earlier holder gets the length of one lease to take it
+        again: it may have gone on working all the time.
         """
         told = ""
-        patience = 0  # looks during which a free lease is left to whoever held it
+        patience = 0  # looks during which a free lease is left to its earlier holder
         while True:
             news = told
             try:
@@ -99,12 +99,12 @@ class Standby:
             self._say(f"standby: taking over {self._job}")
 
     def take(self) -> str:
-        """Take or renew the lease; return who holds it."""
+        """Take or renew the lease; return its holder."""
         return self._store.lease(self._job, self._owner, LEASE_S)
 
     def release(self) -> None:
-        """Give the lease up, if it is ours: another driver need not wait until it ends."""
-        with suppress(FlowctlError):  # then it ends by itself
+        """Give the lease up, if it is ours, so that another driver need not wait until it ends."""
+        with suppress(FlowctlError):  # if that fails, the lease ends by itself
             self._store.lease(self._job, self._owner, 0.0)
 
     def keep(self, closing: threading.Event) -> None:
@@ -113,7 +113,7 @@ class Standby:
         while not closing.wait(_RENEW_S):
             try:
                 holder = self.take()
-            except FlowctlError:  # the checkpointer reports it; nothing may be wrong with the run
+            except FlowctlError:  # the checkpointer reports it; the run itself may be fine
                 continue
             if is_ours and holder != self._owner:
                 # Not an error here: the next save is refused, and that ends the run.
@@ -144,5 +144,5 @@ def standing_by(store: CheckpointStore, job: str, *, say: Callable[[str], None])
 
 
 def _shown(holder: str) -> str:
-    """Without the number that is for us."""
+    """Return the holder without the number, which is only for our own use."""
     return holder.rpartition(" ")[0]

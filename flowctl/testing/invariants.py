@@ -24,7 +24,7 @@ def check(core: SpoutCore) -> None:
 
 
 def check_tuples(core: KeepingCore) -> None:
-    """As :func:`check`, of tuples and bolts alone."""
+    """Like :func:`check`, for tuples and bolts alone."""
     _check_places(core)
     _check_counters(core)
     for consumer in core.bolts.values():
@@ -38,8 +38,9 @@ def _require(holds: bool, problem: str) -> None:
 
 
 def _check_places(core: KeepingCore) -> None:
-    """Every pending tuple is in exactly one place: with a bolt, waiting for a retry, or given
-    up."""
+    """Check that every pending tuple is in exactly one place: with a bolt, waiting for a retry, or
+    given up.
+    """
     seen: dict[int, str] = {}
     for name, consumer in core.bolts.items():
         for tuple_id, flow_tuple in consumer.flight.items():
@@ -133,15 +134,15 @@ def _check_consumer(core: KeepingCore, consumer: AdaptiveFlowConsumer) -> None:
 
 
 def _check_deadline(core: KeepingCore) -> None:
-    """Whatever waits for time has an alarm: nothing waits without end."""
+    """Check that everything that waits for a time has an alarm: nothing waits without end."""
     deadline_s = core.next_deadline_s()
     for consumer in core.bolts.values():
         # A bolt that was suspect and spoke again is checked when it would have been down.
         spoke_s = consumer.heard_at_s + core.settings.timeout.suspect_s
         due_s = max(core.due_s(consumer.bolt), spoke_s)
         if consumer.watches_signs:
-            # Patience shrinks as other bolts tell what a tuple takes.  No alarm is set for that:
-            # the one that is set rings when the newest tuple is overdue.
+            # The patience with a bolt shrinks as other bolts show what a tuple takes.  No alarm is
+            # set for that: the existing one rings when the newest tuple is overdue.
             due_s = max(due_s, consumer.armed_at_s + consumer.rtt.rto_s)
         _require(consumer.alarm_s <= due_s, f"{consumer.bolt}: nothing will check it in time")
         _require(

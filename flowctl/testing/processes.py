@@ -26,12 +26,12 @@ from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.wire.values import carry_records
 
-# So that a failure shows in a second, not in minutes.
+# Short time-outs, so that a failure shows in a second, not in minutes.
 QUICK: Final[Mapping[str, Any]] = {
     # The second attempt shows whether a failed batch can be processed again; more attempts show
     # nothing new.
     "retry.attempts_max": 2,
-    # Nothing else uses the target in a test, so there is nothing to wait for.
+    # No other caller uses the target in a test, so there is nothing to wait for.
     "retry.backoff_first_s": 0.01,
     "retry.backoff_max_s": 0.05,
     # For a target that accepts nothing: one wait of a refused bolt is 0.5 s.
@@ -81,7 +81,7 @@ class LostRecord(msgspec.Struct, frozen=True):
 
 
 class LocalRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a job's records.
+    """The outcome of a job's records.
 
     ``done`` are the values that were processed, ``rejected`` the records that ``process`` rejected,
     ``dead_letters`` those on which it failed until their attempts ran out; each sorted by partition

@@ -84,7 +84,7 @@ class RangeConformance(ABC):
             for record in whole:
                 at = _position(record)
                 assert self._read(name, extent, at, at + 1) == [record]
-            if whole:  # what is done is not read again
+            if whole:  # records that are done are not read again
                 last = _position(whole[-1])
                 assert self._read(name, extent, last + 1, extent.stop) == []
 
@@ -162,7 +162,7 @@ class RangeConformance(ABC):
             producer.close()
 
     def _reader(self) -> RangeReader:
-        """As a worker gets it: it has travelled, and the producer is elsewhere."""
+        """Return the reader as a worker gets it: pickled, while the producer is elsewhere."""
         producer = self.producer()
         reader = copy.deepcopy(producer.reader())  # by the same methods as pickle
         producer.close()
@@ -176,7 +176,7 @@ class RangeConformance(ABC):
         return [record for block in blocks for record in block.batch_records(0, len(block))]
 
     def _cuts(self, extent: Extent, whole: list[Record]) -> list[int]:
-        """At each record, beside it, and between."""
+        """Return positions to cut at: at each record, beside it, and between."""
         near = {_position(record) + beside for record in whole for beside in (-1, 0, 1)}
         near.add((extent.start + extent.stop) // 2)
         return sorted(cut for cut in near if extent.start < cut < extent.stop)

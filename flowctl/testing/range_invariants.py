@@ -11,8 +11,7 @@ from flowctl.testing.invariants import check_tuples
 def check_ranges(core: RangeCore) -> None:
     """Raise :class:`InternalError` if the core contradicts itself.
 
-    Above all: of each partition what waits, what tuples hold and what is done is all of it, and
-    nothing is in two of these.
+    Above all: every position of a partition is in exactly one place: waiting, in a tuple, or done.
     """
     check_tuples(core)
     buffer = core.intake.buffer

@@ -177,7 +177,9 @@ class CheckpointStoreConformance:
     def test_what_was_lost_counts_until_the_partition_is_set_back_before_it(
         self, store_factory: StoreFactory
     ) -> None:
-        """What is rejected and kept nowhere is told; what is done again counts no more."""
+        """Rejected records that are kept nowhere are reported; once done again, they count no
+        more.
+        """
         store = store_factory()
         at: Position
         for at in (4, (7, "x"), "id"):
@@ -192,7 +194,7 @@ class CheckpointStoreConformance:
         for position, nowhere in ((6, 3), (3, 1)):
             store.rewind("job", "a", position)
             found = store_factory().load("job").partitions["a"]
-            # No sink takes for written what it does not know of.
+            # A sink treats no record as written that it does not know of.
             assert (found.records_kept_nowhere, found.given_up) == (nowhere, position)
         store.rewind("job", "a", None)
         assert store.load("job").partitions["a"] == PartitionCheckpoint()
@@ -200,7 +202,7 @@ class CheckpointStoreConformance:
     def test_a_mark_is_kept_until_the_partition_is_set_back(
         self, store_factory: StoreFactory
     ) -> None:
-        """Among thousands of partitions, where a store may keep them in another way, too."""
+        """Also among thousands of partitions, which a store may keep in another way."""
         marked = Checkpoint({"a": PartitionCheckpoint(5, 5, mark=(7, "first", "last"))})
         store = store_factory()
         store.save("job", marked, epoch=store.acquire("job"))
@@ -226,7 +228,7 @@ class CheckpointStoreConformance:
         for partition, position in (("other", 1), ("a", 6)):
             with raises(ConfigError):
                 store.rewind("job", partition, position)
-        store.save("job", _partitions(a=6), epoch=epoch)  # a refused rewind fences nobody
+        store.save("job", _partitions(a=6), epoch=epoch)  # a refused rewind fences no driver
 
     def test_clear_forgets_all_but_the_epoch(self, store_factory: StoreFactory) -> None:
         store, operator = store_factory(), store_factory()
@@ -261,7 +263,7 @@ class CheckpointStoreConformance:
 
 @contextmanager
 def raises(kind: type[Exception]) -> Iterator[None]:
-    """The block must raise ``kind`` with a message for people."""
+    """Check that the block raises ``kind`` with a readable message."""
     try:
         yield
     except kind as error:

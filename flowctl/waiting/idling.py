@@ -1,6 +1,6 @@
-"""How a loop waits, and what is told of it: once when it starts and once when it ends.
+"""How a loop waits, and the log of that: one event when it starts and one when it ends.
 
-One loop's thread uses these; totals may be read from any.
+For one loop's thread; totals may be read from any.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from flowctl.waiting.strategies import WaitStrategy
 # -- Episodes of waiting.  Time comes in as an argument ----------------------------------------
 
 
-# A loop with full windows waits for milliseconds many times a second, which is detail.  A wait
-# longer than this may interest a person, and can't occur more often.
+# A loop with full windows waits for milliseconds many times a second, which is detail.  A longer
+# wait than this [s] may be of interest, and can't occur more often.
 LONG_S: Final = 5.0
-# As long as the minimum RTO: from here on tuples expire because nobody takes their acks.
+# As long as the minimum RTO [s]: from here on tuples expire because their acks are not taken.
 SLOW_CALL_S: Final = 1.0
 
 
@@ -70,13 +70,13 @@ class Episode:
         return self._since_s is not None
 
     def begin(self, now_s: float) -> None:
-        """There is a reason to wait; does nothing if there was one before."""
+        """Begin an episode, as there is a reason to wait; does nothing if one has begun."""
         if self._since_s is None:
             self._since_s = now_s
             self._waits = 0
 
     def waited(self, time_s: float, now_s: float) -> None:
-        """One wait of ``time_s`` is over."""
+        """Count one wait of ``time_s``, which is over."""
         self._waits += 1
         self.waited_s += time_s
         if self._since_s is not None and not self._is_told:
@@ -86,8 +86,9 @@ class Episode:
                 self._logger.log(logging.INFO, self._started, lasts_s=length_s, **self._fields)
 
     def end(self, now_s: float) -> None:
-        """There is no reason to wait any more; logs the length of the episode, if one was under
-        way."""
+        """End the episode, as there is no reason to wait any more; log its length, if one was under
+        way.
+        """
         if self._since_s is None:
             return
         length_s = now_s - self._since_s
@@ -115,7 +116,7 @@ class SlowCalls:
         self.count: int = 0
 
     def took(self, call: str, time_s: float) -> None:
-        """``call`` took ``time_s``."""
+        """Note that ``call`` took ``time_s``."""
         if time_s < self._limit_s:
             self._is_slow = False
             return
@@ -160,7 +161,7 @@ class Idling:
         return ended_s - began_s
 
     def over(self) -> None:
-        """There is work: the next wait starts from the beginning."""
+        """Note that there is work: the next wait starts from the beginning."""
         if self.episode.is_under_way:  # the counter may stay 0 all along, as a spout's does
             self._counter = 0
             self.episode.end(self._clock())

@@ -1,8 +1,8 @@
 """How a loop waits when it has nothing to do: by situation, in steps, and never past a stop.
 
 :class:`Blocking`, the default, waits until it is woken: the sender by messages from bolts or by the
-core's next deadline, a bolt by a tuple, both by the end of the run.  :class:`Progressive` and
-:class:`Park` check again after a while although nobody woke them; they are for users who want the
+core's next deadline, a bolt by a tuple, both by the end of the run. :class:`Progressive` and
+:class:`Park` check again after a while even if they are not woken; they are for users who want the
 waits of Storm, at the cost that docs/adr/0011-waits.md gives.
 
 What a wait costs (Python 3.11 on Linux, two cores; median):
@@ -37,11 +37,11 @@ from flowctl.errors import UnknownNameError
 # told to stop.
 Parking: TypeAlias = Callable[[float], None]
 
-# level 2 as in the requirements; the table above says what it really takes
+# level 2 as in the requirements; the table above says how long it really takes
 _SHORTEST_S: Final = 1e-9
-SYSTEM_PARK_US: Final = 5000  # nobody waits for a metrics task
-# How long a wait lasts that nobody ends: a wake-up lost by a defect costs this and not a hang, and
-# two wake-ups a second cost nothing (a bolt sends heartbeats twice as often).
+SYSTEM_PARK_US: Final = 5000  # no caller waits for a metrics task
+# The longest wait [s]: a wake-up that a defect loses costs this time and not a hang, and two
+# wake-ups a second cost nothing (a bolt sends heartbeats twice as often).
 BLOCKING_MAX_S: Final = 0.5
 
 
@@ -165,7 +165,7 @@ class Progressive:
 
 
 class Park:
-    """Always the same wait; 0 means to spin, and returns 1."""
+    """Waits always for the same time; 0 means to spin, and returns 1."""
 
     __slots__ = ("_park", "_park_s")
 

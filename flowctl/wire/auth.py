@@ -6,8 +6,8 @@ Three messages of fixed size, HMAC-SHA256 over both sides' fresh nonces::
     spout → bolt    magic, spout's nonce, proof "spout"
     bolt  → spout   proof "bolt"
 
-The proofs carry different labels, so neither side's words can be sent back to it; fresh nonces
-make a recording useless.  The key never goes over the wire.
+The proofs carry different labels, so neither side's proof can be sent back to it; fresh nonces make
+a recording useless.  The key never goes over the wire.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Challenge:
 
 
 def check_greeting(said: bytes) -> None:
-    """Raise :class:`AuthenticationError` if what a peer has sent so far can't begin a bolt's
-    greeting."""
+    """Raise :class:`AuthenticationError` if the bytes that a peer has sent so far can't begin a
+    bolt's greeting.
+    """
     if not MAGIC.startswith(said[: len(MAGIC)]):
         raise AuthenticationError("The peer does not speak flowctl's protocol.", remedy=_SAME_KEY)
 

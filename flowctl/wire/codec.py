@@ -101,7 +101,7 @@ class FrameReader(Generic[T]):
                 start = stop
                 body = start + LENGTH_BYTES
         except (msgspec.MsgspecError, RecursionError, ValueError):
-            decode_frame(self._decoder, view[body:stop])  # raises again, with our message
+            decode_frame(self._decoder, view[body:stop])  # raises the same error, with our message
             raise
         if start < end:  # the beginning of the next frame
             self.kept += view[start:]

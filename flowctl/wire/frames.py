@@ -1,4 +1,4 @@
-"""What travels between spout and bolt: typed, msgpack, each preceded by a four-byte length.
+"""The frames between spout and bolt: typed, in msgpack, each preceded by a four-byte length.
 
 A frame is an array whose first element is the tag, so it is short and its bytes are the same on
 every run.  Most are the core's own messages (:mod:`flowctl.core.messages`); here are those that
@@ -26,9 +26,9 @@ from flowctl.core.messages import (
     SplitAnswer,
 )
 
-# Version 1 had no DetailedAck, and other fails and heartbeats; version 2 had no ranges; in version
-# 3 heartbeats did not tell what was begun; in version 4 what went to bolts did not name them; in
-# version 5 tuples did not say what had been given up.
+# Version 1 had no DetailedAck, and other fails and heartbeats; version 2 had no ranges; heartbeats
+# of version 3 did not say which tuples were begun; messages to bolts did not name the bolt in
+# version 4; tuples of version 5 did not say which records had been given up.
 PROTOCOL_VERSION: Final = 6
 
 
@@ -54,19 +54,19 @@ class Welcome(Message, frozen=True, tag=2):
 
 
 class Saved(Message, frozen=True, tag=18):
-    """Spout → bolt: so many of the :class:`Progress` messages of this connection are saved.
+    """Spout → bolt: how many :class:`Progress` messages of this connection are saved.
 
-    Only to bolts that ask for it.
+    Sent only to bolts that ask for it.
     """
 
     reports: int
 
 
 class Dying(Message, frozen=True, tag=19):
-    """Bolt → spout, the last frame of a bolt that ``process`` ends: why.
+    """Bolt → spout, the last frame of a bolt that ``process`` ends, with the reason.
 
-    ``is_told``: what ended it was reported as failed, so nothing else that it holds is to blame.
-    ``is_stuck``: its threads are still in calls, and it comes back when these return.
+    ``is_told``: the tuple that ended it was reported as failed, so no other tuple that it holds is
+    to blame.  ``is_stuck``: its threads are still in calls, and it comes back when these return.
     """
 
     reason: str
@@ -74,9 +74,9 @@ class Dying(Message, frozen=True, tag=19):
     is_stuck: bool = False
 
 
-# What a bolt gets after its Welcome.
+# The frames that a bolt gets after its Welcome.
 ToBolt: TypeAlias = Emission | RangeEmission | Order | Saved
-# What a bolt sends after its Hello.
+# The frames that a bolt sends after its Hello.
 ToSpout: TypeAlias = (
     Ack
     | DetailedAck

@@ -35,7 +35,9 @@ T = TypeVar("T")
 
 
 class AuthenticatedPeer(NamedTuple):
-    """A bolt that proved the key and said Hello; ``sock`` belongs to whoever takes this."""
+    """A bolt that proved the key and sent its Hello; ``sock`` belongs to the caller that takes
+    this.
+    """
 
     sock: socket.socket
     hello: Hello
@@ -49,7 +51,7 @@ def receive_bolt(
     deadline_s: float,
     expected: Container[str] | None = None,
 ) -> tuple[socket.socket, Hello]:
-    """Spout's side: return the socket (wrapped, if TLS) and what the bolt says about itself.
+    """Spout's side: return the socket (wrapped, if TLS) and the bolt's Hello.
 
     ``expected`` are the names of the run's bolts; None: any. The caller, who knows the epoch, sends
     the Welcome.  Raises :class:`flowctl.errors.AuthenticationError`, :class:`WireError` or OSError,

@@ -1,4 +1,4 @@
-"""The handshakes of all who connect, until a peer is known as a bolt.
+"""The handshakes of all peers that connect, until a peer is known as a bolt.
 
 A bolt speaks as soon as it is connected, and proves the key a moment later.  So a connection that
 has proved nothing yet waits at the cost of a descriptor, and makes room for later ones when places
@@ -55,14 +55,14 @@ _PATIENCE_S: Final = 0.1
 # How each TLS connection begins: a record of a handshake (its type, version 3.x, two bytes of
 # length) that holds a ClientHello.
 _TLS_BYTES: Final = 6
-_LOOKED_AT: Final = 16  # how many are considered when one has to make room: bounds the cost
+_LOOKED_AT: Final = 16  # how many are considered for eviction: bounds the cost
 
 
 class PendingPeer:
     """A connection whose handshake is not complete.
 
-    ``said`` is what was read of its current step (greeting, proof, Hello), ``since_s`` when that
-    step began: a drip of bytes does not count as progress.
+    ``said`` holds the bytes read of its current step (greeting, proof, Hello), ``since_s`` when
+    that step began: a drip of bytes does not count as progress.
     """
 
     __slots__ = ("challenge", "is_proved", "said", "since_s", "sock")
@@ -90,7 +90,7 @@ class PendingPeer:
 class PendingHandshakes:
     """For the loop's thread.  ``refused`` is called with the reason for each one that is refused.
 
-    The selector gets a :class:`PendingPeer` as the data of each socket that is waiting; whoever
+    The selector gets a :class:`PendingPeer` as the data of each waiting socket; the loop that
     selects calls :meth:`receive`.
     """
 
@@ -121,13 +121,14 @@ class PendingHandshakes:
 
     @property
     def ready(self) -> int:
-        """How many got as far as they can here, and wait for a thread."""
+        """How many handshakes wait for a thread, as the loop can do no more for them."""
         return len(self._ready)
 
     def make_room(self) -> bool:
-        """Return whether one more fits; refuse the one that has waited longest, silent ones first.
+        """Make room for one more: refuse the peer that has waited longest, silent ones first;
+        return whether one more fits.
 
-        What a peer sent and we have not read yet counts: then we are the slow side.
+        A peer whose bytes we have not read yet is not silent: then we are the slow side.
         """
         if len(self) < self._places:
             return True
@@ -146,7 +147,7 @@ class PendingHandshakes:
         return False
 
     def refuse_some(self, count: int) -> None:
-        """Descriptors have run out: refuse ``count``, however recent they are."""
+        """Refuse ``count`` peers, however recent they are, as descriptors have run out."""
         for peer in [*self._silent, *self._ready][:count]:
             self._refuse(peer, "no descriptors left for it")
 
@@ -205,7 +206,8 @@ class PendingHandshakes:
         said = peer.said
         if peer.challenge is None:
             peer.challenge = auth.Challenge(self._key, said)
-            # The first bytes on this side: the kernel takes all of them from a real bolt.
+            # The first bytes on this side: the kernel accepts all of them if the peer is a real
+            # bolt.
             if peer.sock.send(peer.challenge.answer) < len(peer.challenge.answer):
                 raise ConnectionResetError("the peer does not take the answer")
         elif not peer.is_proved:
@@ -216,7 +218,7 @@ class PendingHandshakes:
             return
         peer.said = b""
         peer.since_s = time.monotonic()
-        del self._silent[peer]  # to the end of the line
+        del self._silent[peer]  # moves the peer to the end
         self._silent[peer] = None
 
     def _take_hello(self, peer: PendingPeer, body: bytes) -> None:
@@ -234,7 +236,7 @@ class PendingHandshakes:
         self._ready[peer] = None
 
     def take(self, *, newest: bool) -> PendingPeer:
-        """Return one that is ready; it then belongs to the caller."""
+        """Return a handshake that is ready; it then belongs to the caller."""
         if newest:
             return self._ready.popitem()[0]
         peer = next(iter(self._ready))
@@ -242,7 +244,7 @@ class PendingHandshakes:
         return peer
 
     def refuse_late(self, timeout_s: float) -> None:
-        """Refuse those whose step, or whose wait for a thread, began ``timeout_s`` ago."""
+        """Refuse peers whose step, or whose wait for a thread, began ``timeout_s`` ago."""
         now_s = time.monotonic()
         for waiting in (self._silent, self._ready):
             while waiting:
@@ -252,7 +254,7 @@ class PendingHandshakes:
                 self._refuse(peer, f"nothing was heard for {timeout_s:g} s")
 
     def waits_since_s(self) -> float | None:
-        """Since when the longest waiting one waits; None: none is waiting."""
+        """When the longest wait began; None: no peer is waiting."""
         firsts = [next(iter(w)).since_s for w in (self._silent, self._ready) if w]
         return min(firsts, default=None)
 
@@ -289,7 +291,7 @@ HANDSHAKES_MAX: Final = 64
 # With all threads busy, a peer that has not proved the key after this long makes room: a bolt
 # needs milliseconds.
 _THREAD_PATIENCE_S: Final = 1.0
-# In a crowd (as many again are waiting): all pending handshakes get their turn within 2 s.
+# If as many again are waiting: all pending handshakes get their turn within 2 s.
 _CROWD_PATIENCE_S: Final = 0.25
 # An episode of refusals ends when none came for this long; it is logged at its start and its end.
 _EPISODE_S: Final = 10.0
@@ -313,7 +315,7 @@ class HandshakePool:
         self._context = context
         self._on_result = on_result
         self._expected = expected
-        self.running: dict[_Handshake, None] = {}  # in the order they began
+        self.running: dict[_Handshake, None] = {}  # ordered by their start
         # Appended by the threads: a bolt, or why the peer was refused.
         self._results: deque[tuple[_Handshake, AuthenticatedPeer | str]] = deque()
         self._refusals = _RefusalEpisode()
@@ -335,8 +337,8 @@ class HandshakePool:
         pending = self.pending
         pending.refuse_late(HANDSHAKE_TIMEOUT_S)
         while pending.ready and len(self.running) < HANDSHAKES_MAX:
-            # In a crowd take the newest first: it has most of its time left, and a bolt behind
-            # strangers who begin like bolts gets its turn as soon as one of them is refused.
+            # If there are many, take the newest first: it has most of its time left, and a bolt
+            # behind strangers who begin like bolts gets its turn as soon as one of them is refused.
             self._start(pending.take(newest=pending.ready > HANDSHAKES_MAX))
         if pending.ready:
             patience_s = self._patience_s()
@@ -424,13 +426,15 @@ class _Handshake:
         self.thread: threading.Thread | None = None
 
     def cut_off_if_silent(self) -> None:
-        """As :meth:`cut_off`, unless we are the slow side: the peer sent what we have not read."""
+        """Like :meth:`cut_off`, unless we are the slow side: the peer sent bytes that we have not
+        read.
+        """
         try:
             self.handle.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             self.cut_off()
         except OSError:
-            return  # already closed
+            return  # the connection is already closed
 
     def cut_off(self) -> None:
         with contextlib.suppress(OSError):

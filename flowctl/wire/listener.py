@@ -65,12 +65,14 @@ def _shown(listen: ListenSettings) -> str:
 
 
 def needs_host(listen: ListenSettings) -> bool:
-    """Whether the settings alone leave open where to listen or what bolts connect to."""
+    """Whether the settings alone leave open where to listen, or the address that bolts connect
+    to.
+    """
     return not listen.host or (not listen.advertise and is_unspecified(listen.host))
 
 
 def advertised_host(listen: ListenSettings, host: str) -> str:
-    """The name that bolts connect to; never one that means "all addresses".
+    """Return the address that bolts connect to; never one that means "all addresses".
 
     ``host`` is the driver's address as seen from the bolts.  Raises :class:`ConfigError` if only
     such an address (0.0.0.0, ::) is known.
@@ -98,11 +100,13 @@ def wants_tls(listen: ListenSettings, sock: socket.socket) -> bool:
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether ``host`` means "all addresses", in any notation; nobody can connect to it."""
+    """Whether ``host`` means "all addresses", in any notation; such an address can't be connected
+    to.
+    """
     try:
         # The resolver knows more notations than ipaddress: "0", "0x0", "::%1".
         found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):  # a name, so not one of those
+    except (OSError, UnicodeError):  # a host name, so not an address
         return False
     addresses = (str(address[0]).partition("%")[0] for *_, address in found)
     return any(ipaddress.ip_address(address).is_unspecified for address in addresses)

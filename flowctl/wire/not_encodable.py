@@ -1,5 +1,6 @@
-"""Messages about a value that would not arrive as it was sent: which part, what it is, what to
-use."""
+"""Messages about a value that would not arrive as it was sent: which part, its type, what to use
+instead.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import msgspec
 
 from flowctl.errors import JobError
 
-#: What arrives exactly as sent, for messages.
+#: The types that arrive exactly as sent, for messages.
 CARRIED: Final = (
     "None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, datetime, date, time,"
     " timedelta, Decimal, UUID"
@@ -37,7 +38,7 @@ def refused(value: Any, where: str) -> NotCarriedError:
 
 
 def _hint(value: Any) -> str:
-    """What to use instead."""
+    """Return what to use instead."""
     kind = type(value)
     library = kind.__module__.partition(".")[0]
     if library == "pyspark" and kind.__name__ == "Row":
@@ -80,7 +81,7 @@ _INSTEAD: Final[Sequence[tuple[Callable[[Any], bool], str]]] = (
 
 
 def name_of(kind: type) -> str:
-    """As people write it: ``numpy.int64``, ``OrderedDict``, ``complex``."""
+    """Return the usual name of a type: ``numpy.int64``, ``OrderedDict``, ``complex``."""
     module = kind.__module__
     if module in ("builtins", "__main__", "collections", "enum") or module.startswith("_"):
         return kind.__qualname__
@@ -88,7 +89,7 @@ def name_of(kind: type) -> str:
 
 
 def shown(key: Any) -> str:
-    """A key for a message: short, even if its ``repr`` is not, or raises."""
+    """Return a key as short text for a message, even if its ``repr`` is long or raises."""
     try:
         text = repr(key)
     except Exception:  # user code
@@ -97,5 +98,5 @@ def shown(key: Any) -> str:
 
 
 def short(where: str) -> str:
-    """The beginning and the end, if the text is long."""
+    """Return the beginning and the end of ``where``, if the text is long."""
     return where if len(where) <= 240 else f"{where[:80]}…{where[-159:]}"

@@ -51,7 +51,7 @@ class Connection:
         # No Hello here: a second one breaks the protocol like any unknown frame.
         decoder = decoder_of(
             ToSpout,
-            keep_hook,  # what a topology's bolt emits is passed on to others
+            keep_hook,  # values emitted by a topology's bolt are passed on to others
         )
         self.reader: FrameReader[ToSpout] = FrameReader(decoder, frame_bytes_max)
         self.writer: FrameWriter = FrameWriter(frame_bytes_max)
@@ -137,11 +137,11 @@ _WAKES: Final = 64  # one byte each, and rarely more than one
 # last bolt may send more: it then fills the windows of all that it heard, with one send each.  With
 # as many as that the rest waited for a second send (1,000 bolts: .122 sends a tuple, now .086).
 _FRAMES_PER_POLL: Final = 192
-_FRAMES_PER_PENDING: Final = 8  # a proof and a Hello take as long as so many acks
+_FRAMES_PER_PENDING: Final = 8  # a proof and a Hello take as long as this many acks
 
 
 class RunTerms(NamedTuple):
-    """What the bolts of one run learn when they connect, and which bolts are accepted.
+    """The terms that the bolts of one run get when they connect, and which bolts are accepted.
 
     ``key`` proves that a bolt belongs to the run; ``expected`` are the names of its bolts (None:
     any name).  A bolt sends a heartbeat every ``heartbeat_s`` and waits as ``wait`` says.
@@ -208,7 +208,7 @@ class SpoutServer:
             listening.close()
             raise
         self._uses_tls = context is not None
-        #: What a bolt needs to connect; holds the key.
+        #: The data that a bolt needs to connect; holds the key.
         self.endpoint: Endpoint = Endpoint(
             host=advertised,
             port=listening.getsockname()[1],
@@ -220,7 +220,7 @@ class SpoutServer:
         )
         self.connections: dict[str, Connection] = {}
         self._epochs: dict[str, int] = {}
-        self._dirty: set[Connection] = set()  # something is in the outbox, not waiting to write
+        self._dirty: set[Connection] = set()  # outboxes to flush, not waiting to write
         self._closing: set[Connection] = set()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._woken = False
@@ -233,7 +233,7 @@ class SpoutServer:
         )
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._wake_in)
         self.gate = AcceptGate(listening, self._selector, self.handshakes.pending)
-        # What the last select found and no poll has handled yet; the next one is last.
+        # Events of the last select that no poll has handled yet, in reverse order.
         self._found: list[tuple[selectors.SelectorKey, int]] = []
         self._found_at_s = self._heard_until_s = time.monotonic()
         self._carried_until: Callable[[], float] | None = None
@@ -253,8 +253,9 @@ class SpoutServer:
 
     @property
     def heard_until_s(self) -> float:
-        """Everything that bolts had sent by then (monotonic) was returned, so silence until then is
-        real."""
+        """A time up to which all that bolts had sent was returned (monotonic), so silence until
+        then is real.
+        """
         return self._heard_until_s
 
     @property
@@ -263,7 +264,9 @@ class SpoutServer:
         return self._carried_until is not None
 
     def carry(self, until_s: Callable[[], float]) -> None:
-        """Bolts connect through a relay, which has brought all that they sent until then."""
+        """Note that bolts connect through a relay, which has brought all that they sent until
+        then.
+        """
         self._carried_until = until_s
 
     def poll(self, timeout_s: float | None) -> list[Inbound]:
@@ -274,7 +277,7 @@ class SpoutServer:
         """
         inbound: list[Inbound] = []
         if not self._found:
-            # Before: what the relay brings from now on need not be among what is found.
+            # Before the select: what the relay brings from now on need not be among its events.
             carried_s = math.inf if self._carried_until is None else self._carried_until()
             self._found = self._selector.select(self._bounded(timeout_s))
             self._found.reverse()
@@ -324,14 +327,15 @@ class SpoutServer:
         """Make a :meth:`poll` that waits, or the next one, return at once.  Thread-safe."""
         if not self._woken:
             self._woken = True
-            # Full: it will wake up anyway.  Closed: nobody is left to wake.
+            # Full: it will wake up anyway.  Closed: no loop is left to wake.
             with contextlib.suppress(OSError):
                 self._wake_out.send(b"\0")
 
     def unanswered_s(self, bolt: str) -> float:
-        """For how long nothing came from the bolt's machine, not even from its kernel.
+        """Return how long nothing came from the bolt's machine, not even from its kernel [s]; 0.0
+        if that is not known.
 
-        0.0 if that is not known.  Thread-safe.
+        Thread-safe.
         """
         connection = self.connections.get(bolt)
         return 0.0 if connection is None else reach.unanswered_s(connection.stream)
@@ -370,8 +374,8 @@ class SpoutServer:
     # -- traffic ---------------------------------------------------------------------------
 
     def _attend(self, connection: Connection, events: int, inbound: list[Inbound]) -> int:
-        """Write and read what is possible; return about how many frames arrived."""
-        if connection.is_gone:  # since it was selected
+        """Write and read as far as possible; return about how many frames arrived."""
+        if connection.is_gone:  # closed since it was selected
             return 0
         if events & selectors.EVENT_WRITE:
             self._stop_waiting(connection)
@@ -379,7 +383,7 @@ class SpoutServer:
         return self._receive(connection, inbound) if events & selectors.EVENT_READ else 1
 
     def _receive(self, connection: Connection, inbound: list[Inbound]) -> int:
-        """One read (with TLS: all that is buffered), so that no bolt keeps the loop to itself."""
+        """Read once (with TLS: all that is buffered), so that no bolt keeps the loop to itself."""
         buffer, stream = self._buffer, connection.stream
         count = 1
         try:
@@ -432,7 +436,7 @@ class SpoutServer:
 
         * A wake between the read and the clearing writes nothing.  This poll answers it: what it
           announces was done before it, and the caller looks only after we have returned.
-        * A wake after the clearing writes a byte that nobody has read: the next poll returns.
+        * A wake after the clearing writes a byte that is still unread: the next poll returns.
         * A wake that set the flag before the clearing and writes after it leaves a byte under a
           cleared flag: one poll too many, but none too few.
 
@@ -492,7 +496,7 @@ class SpoutServer:
         self._closing.discard(connection)
 
     def _bounded(self, timeout_s: float | None) -> float | None:
-        """``timeout_s``, or less if a handshake or the gate has an earlier deadline."""
+        """Return ``timeout_s``, or less if a handshake or the gate has an earlier deadline."""
         due_s = self.handshakes.next_deadline_s()
         opens_at_s = self.gate.opens_at_s
         if opens_at_s is not None:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import ssl
 
 
-# How long a stream waits that is made for waiting: a bolt's thread that gets no tuples for so long
-# lets another thread wait, which costs a change of threads and no more.
+# The longest wait of a stream that is made for waiting [s]: a bolt's thread that gets no tuples for
+# this long lets another thread wait, which costs a change of threads and no more.
 AWAIT_S: Final = 0.02
 
 
 class Stream(Protocol):
-    """What both sides read from and write to after the handshake.
+    """The connection that both sides read and write after the handshake.
 
     One thread may receive while another sends; two may not send at once.
     """
@@ -41,7 +41,7 @@ class Stream(Protocol):
         """Whether bytes are buffered inside, where a wait on the descriptor would not see them."""
 
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
-        """As of a socket; from any thread."""
+        """Return an option of the socket; from any thread."""
 
     def shutdown(self, how: int) -> None:
         """As for a socket, but without errors on a connection that is gone."""
@@ -53,7 +53,7 @@ class WaitingStream(Stream, Protocol):
     """A stream on which a thread may also wait."""
 
     def await_into(self, buffer: memoryview) -> int | None:
-        """As :meth:`recv_into`, but wait for bytes, ``AWAIT_S`` at most; for one thread."""
+        """Like :meth:`recv_into`, but wait for bytes, ``AWAIT_S`` at most; for one thread."""
 
 
 def stream_of(sock: socket.socket, *, tls: bool) -> Stream:
@@ -63,7 +63,7 @@ def stream_of(sock: socket.socket, *, tls: bool) -> Stream:
 
 
 def waiting_stream_of(sock: socket.socket, *, tls: bool) -> WaitingStream:
-    """As :func:`stream_of`, for a bolt."""
+    """Like :func:`stream_of`, for a bolt."""
     if not tls:
         return BlockingStream(sock)
     sock.setblocking(False)
@@ -148,7 +148,7 @@ class TlsStream:
         return self._sock.fileno()
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        """One TLS record at a time, at most 16 KB."""
+        """Receive one TLS record at a time, at most 16 KB."""
         try:
             with self._lock:
                 return self._sock.recv_into(buffer)
@@ -156,14 +156,14 @@ class TlsStream:
             return None
 
     def await_into(self, buffer: memoryview) -> int | None:
-        """Not in a read, as nobody could send meanwhile."""
+        """Wait outside of a read, as no thread could send during one."""
         if self._readable is None:
             self._readable = select.poll()
             self._readable.register(self.fileno(), select.POLLIN)
         return self.recv_into(buffer) if self._readable.poll(AWAIT_S * 1e3) else None
 
     def send(self, data: bytearray) -> int:
-        """One TLS record after the other, until the kernel accepts no more."""
+        """Send one TLS record after the other, until the kernel accepts no more."""
         sent = 0
         with self._lock, memoryview(data) as view:
             try:

@@ -1,8 +1,8 @@
 """Values of records and emits: each arrives exactly as sent, value and type, or is refused by name.
 
-msgpack knows None, bool, int of 64 bits, float, str, bytes, lists and dicts.  msgspec also takes
-datetimes, Decimals, tuples and more, and sends them as text or lists, which nobody would notice
-before the value is used.  So every value is checked before it is sent.  A value of plain parts is
+msgpack knows None, bool, int of 64 bits, float, str, bytes, lists and dicts. msgspec also takes
+datetimes, Decimals, tuples and more, and sends them as text or lists, which would go unnoticed
+until the value is used.  So every value is checked before it is sent.  A value of plain parts is
 sent as it is.  In any other value, the parts that msgpack would change are wrapped in extension
 types, each with its own code, and the whole in one more (:data:`_WHOLE`), so that a frame has one
 extension per value.  The codes are part of the wire format and of everything that stores values
@@ -36,8 +36,8 @@ _WHOLE: Final = 1
 _TUPLE: Final = 2
 _SET: Final = 3
 _FROZENSET: Final = 4
-_DICT: Final = 5  # with keys that msgpack does not support: key, value, key, value, …
-_INT: Final = 6  # of more than 64 bits
+_DICT: Final = 5  # a dict with other keys: key, value, key, value, …
+_INT: Final = 6  # an int of more than 64 bits
 _DECIMAL: Final = 7
 _UUID: Final = 8
 _DATE: Final = 9
@@ -88,15 +88,14 @@ def carry(value: Any) -> Any:
     Raises :class:`NotCarriedError`.
     """
     try:
-        _encode(value)  # first: it fails if a list contains itself
+        _encode(value)  # fails early if a list contains itself
     except _NOT_ENCODED:
         return _packed(value)
     return value if _are_plain((value,)) else _packed(value)
 
 
 def carry_emits(emits: list[Emitted], start: int) -> None:
-    """Make the emits from ``start`` on ready to be sent, in place; raise
-    :class:`NotCarriedError`."""
+    """Prepare the emits from ``start`` on for sending, in place; raise :class:`NotCarriedError`."""
     for index in range(start, len(emits)):
         emit = emits[index]
         carried = carry(emit.value)
@@ -105,7 +104,7 @@ def carry_emits(emits: list[Emitted], start: int) -> None:
 
 
 class Carried(NamedTuple):
-    """Records that are ready to be sent, and their sizes as counted by the core.
+    """Records that are ready to be sent, and their sizes as the core counts them.
 
     ``refused`` says why the next record can't be sent; None if all can.
     """
@@ -191,7 +190,8 @@ def _unpacked(code: int, data: memoryview) -> Packed:
 
 
 def _are_plain(values: Sequence[Any]) -> bool:
-    """Whether msgpack carries all of ``values`` exactly; level by level, as calls cost most.
+    """Whether msgpack carries all of ``values`` exactly.  Checked level by level, as calls cost
+    most.
 
     They have been encoded before, so none of them contains itself.
     """
@@ -297,7 +297,7 @@ class _Walk:
 
 
 def _packed(value: Any) -> Any:
-    """As :func:`carry`, but slower: its errors name what is refused."""
+    """Like :func:`carry`, but slower: its errors name the refused part."""
     walk = _Walk()
     tree = walk.tree(value, "value", 0)
     return value if walk.is_plain else Packed(_encode(tree), value)
@@ -354,7 +354,9 @@ def _wrap_timedelta(value: datetime.timedelta, where: str) -> Any:
 
 
 def _zone(zone: datetime.tzinfo | None, where: str) -> Any:
-    """None, a name from the time zone database, or a fixed offset [µs] and its own name, if any."""
+    """Return None, a name from the time zone database, or a fixed offset [µs] with its name, if
+    any.
+    """
     if zone is None:
         return None
     if type(zone) is datetime.timezone:

@@ -15,7 +15,7 @@ import pytest
 from flowctl import FlowControlSpout, LocalBolts, Settings
 from flowctl.bolts import slots
 from flowctl.core.events import BoltRemoved
-from flowctl.errors import CallTooLongError, ProcessError
+from flowctl.errors import BoltsUnavailableError, CallTooLongError, ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import FileDeadLetter, TextRanges
@@ -207,6 +207,31 @@ def test_a_bolt_that_left_comes_back_when_its_call_returns(
     assert hanging.hung == 2, "the second call returned at once"
     assert (report.records_acked, report.calls_overdue) == (200, 1)
     assert not report.long_calls
+
+
+def test_one_record_that_hangs_holds_no_bolt_however_few_there_are(
+    hanging: Hanging, tmp_path: Path
+) -> None:
+    """Kind: attempts that are bounded by the bolts, so that the job can never get to its end."""
+    report = _spout(hanging, tmp_path, count=1).run(view="off")
+    assert report.records_dead_lettered == 1
+    assert hanging.done == Counter(value for value in range(200) if value != 50)
+    assert report.calls_overdue == hanging.hung == len(report.long_calls) == 5
+    assert {call.bolt for call in report.long_calls} == {"b1"}
+
+
+def test_where_every_bolt_is_stuck_the_error_names_the_record_and_what_helps(
+    hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kind: a message about bolts that never came, where they came and can't go on."""
+    monkeypatch.setattr("flowctl.bolts.local.STUCK_MAX", 0)
+    spout = _spout(hanging, tmp_path, count=2, **{"start.bolts_timeout_s": 1.0})
+    with pytest.raises(BoltsUnavailableError) as caught:
+        spout.run(view="off")
+    assert "every bolt is in a call that does not return: b" in str(caught.value)
+    assert "works on record 50 of " in str(caught.value)
+    assert "time-out" in caught.value.remedy
+    assert "slow to start" not in str(caught.value)
 
 
 def test_the_rest_of_a_range_goes_to_others_when_a_call_of_it_never_returns(

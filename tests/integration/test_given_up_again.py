@@ -12,6 +12,7 @@ import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
+from flowctl.errors import ProcessError
 from flowctl.instrumentation.snapshot import Report
 from flowctl.ports import CheckpointStore, DeadLetter
 from flowctl.runtime.flow_control_spout import FlowControlSpout
@@ -37,7 +38,7 @@ class Job:
         self.database = place / "out.db"
         self.store: CheckpointStore = MemoryCheckpointStore()
         self.letters: DeadLetter | None = FileDeadLetter(place / "letters")
-        self.source, self.how = source, how
+        self.source, self.how, self.attempts_max = source, how, 1
         if "nowhere" in how:
             self.letters = None
 
@@ -59,7 +60,7 @@ class Job:
                     rows[-1] = None
             into.write(rows, batch=batch)
 
-        settings = {"tuple.records_max": 50, "retry.attempts_max": 1}
+        settings = {"tuple.records_max": 50, "retry.attempts_max": self.attempts_max}
         return FlowControlSpout(
             name="job",
             producer=self.source(self.path),
@@ -107,3 +108,17 @@ def test_what_was_given_up_is_written_when_it_comes_again(
     job.run(is_well=True)
     assert job.rows == list(range(count))
     assert job.spans <= 2 * len(BAD) + 4
+
+
+def test_where_only_bad_records_are_left_the_error_names_a_way_that_works(tmp_path: Path) -> None:
+    """Kind: a remedy that leads to another error, whose remedy leads nowhere."""
+    job = Job(tmp_path, TextLines, "raises")
+    job.letters, kept, job.attempts_max = None, job.letters, 4
+    with pytest.raises(
+        ProcessError, match=r"To set such records aside .* give the job dead_letter="
+    ):
+        job.run(is_well=False)
+    assert set(job.rows) == set(range(LINES)) - BAD, "while a bad one waited, all others were done"
+    job.letters = kept
+    assert job.run(is_well=False).letters_open == len(BAD), "though nothing else is left"
+    assert job.rows == sorted(set(range(LINES)) - BAD)

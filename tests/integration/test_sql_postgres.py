@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -402,11 +402,15 @@ def test_values_of_a_dataframe_are_stored_as_what_they_mean(uri: str) -> None:
     sink.close()
 
 
-def test_many_writers_update_the_same_rows_and_none_fails(sink: SqlSink, uri: str) -> None:
+@pytest.mark.parametrize(("column", "key"), [("BIGINT", int), ("TEXT", str)])
+def test_many_writers_update_the_same_rows_and_none_fails(
+    sink: SqlSink, uri: str, column: str, key: Callable[[int], Any]
+) -> None:
     """In the order of their keys, so that they wait for each other in a row and not crosswise."""
+    sink.forget("job")
     with psycopg.connect(uri) as connection:
         connection.execute("DROP TABLE IF EXISTS keyed")
-        connection.execute("CREATE TABLE keyed (id BIGINT PRIMARY KEY, writer TEXT, n BIGINT)")
+        connection.execute(f"CREATE TABLE keyed (id {column} PRIMARY KEY, writer TEXT, n BIGINT)")
     errors: list[BaseException] = []
 
     def write(part: str) -> None:
@@ -416,7 +420,7 @@ def test_many_writers_update_the_same_rows_and_none_fails(sink: SqlSink, uri: st
             for n in range(20):
                 places = range(n * 50, n * 50 + 50)
                 made = batch([Record(place, place) for place in places], partition=part)
-                rows = [{"id": key, "writer": part, "n": n} for key in rng.sample(range(60), 50)]
+                rows = [{"id": key(k), "writer": part, "n": n} for k in rng.sample(range(60), 50)]
                 keyed.write(rows, batch=made)
         except BaseException as error:
             errors.append(error)
@@ -453,18 +457,48 @@ def test_what_a_frame_nests_goes_into_json_arrays_and_ranges(sink: SqlSink, uri:
     inner = Row(a=1, at=Row(city="Ł", l=[Row(x=1)]))
     rows: list[Any] = [
         {"n": 1, "Doc": inner, "j": [inner, None], "tags": ["a", None], "r": "[1,5)", "m": "ok"},
-        {"n": 2, "Doc": {"k": {"v": 1.5}}, "j": '{"as": "text"}', "tags": [], "r": None, "m": None},
-        {"n": 3, "Doc": None},
+        {"n": 2, "Doc": {"k": {"v": 1.5}}, "j": (1, "x"), "tags": [], "r": None, "m": None},
+        {"n": 3, "Doc": None, "j": '{"as": "text"}'},
     ]
     nested.write(rows, batch=batch([1, 2, 3]))
-    with pytest.raises(JobError, match="column Doc is a dict, not one value"):
-        nested.write([{"n": 4, "Doc": {"d": Decimal(1)}}], batch=batch([Record(9, 4)]))
+    for bad in ({"d": Decimal(1)}, [{"d": Decimal(1)}], {1: "a", "1": "b"}):
+        with pytest.raises(JobError, match=r"column Doc is a (dict|list) that is no JSON \("):
+            nested.write([{"n": 4, "Doc": bad}], batch=batch([Record(9, 4)]))
+    with pytest.raises(psycopg.DataError, match="json"):
+        nested.write([{"n": 4, "Doc": Row("x", "x")(1, 2)}], batch=batch([Record(9, 4)]))
     nested.close()
     wanted = {"a": 1, "at": {"city": "Ł", "l": [{"x": 1}]}}
     with psycopg.connect(uri) as connection:
         found = connection.execute('SELECT n, "Doc", j, tags, r::text, m FROM nested ORDER BY n')
         assert found.fetchall() == [
             (1, wanted, [wanted, None], ["a", None], "[1,5)", "ok"),
-            (2, {"k": {"v": 1.5}}, {"as": "text"}, [], None, None),
-            (3, None, None, None, None, None),
+            (2, {"k": {"v": 1.5}}, [1, "x"], [], None, None),
+            (3, None, {"as": "text"}, None, None, None),
         ]
+
+
+@pytest.mark.parametrize(
+    ("column", "first", "last"),
+    [
+        ("CHAR(5)", "a ", "a"),
+        ("VARCHAR(2)", "ab ", "ab"),
+        ("BIGINT", "9", "09"),
+        ("TIMESTAMP(0)", datetime(2026, 1, 1, 0, 0, 0, 3), datetime(2026, 1, 1, 0, 0, 0, 1)),
+        ("NUMERIC(9, 0)", Decimal("1.3"), Decimal("1.1")),
+    ],
+)
+def test_of_two_keys_that_are_one_to_the_database_the_last_row_stays(
+    uri: str, column: str, first: Any, last: Any
+) -> None:
+    """Kind: an order by what Python tells apart and the database does not."""
+    with psycopg.connect(uri) as connection:
+        connection.execute("DROP TABLE IF EXISTS alike")
+        connection.execute(f"CREATE TABLE alike (k {column} PRIMARY KEY, v TEXT)")
+    keyed = SqlSink(uri, table="alike", mode="upsert", key=["k"])
+    keyed.write(
+        [{"k": first, "v": "first"}, {"k": last, "v": "last"}],
+        batch=batch([1, 2], partition=column),
+    )
+    keyed.close()
+    with psycopg.connect(uri) as connection:
+        assert connection.execute("SELECT v FROM alike").fetchall() == [("last",)]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flowctl.config import Settings
+from flowctl.instrumentation.summary import lines
 from flowctl.ports import CheckpointStore
 from flowctl.runtime.run import Run
 from flowctl.testing.stores import MemoryCheckpointStore
@@ -98,3 +99,15 @@ def test_no_guarantee_saves_on_the_interval_what_was_read() -> None:
     quick = {"checkpoint.interval_s": 0.02}
     run(two_stages(400, passing, last), store, **{MODE: "no_guarantee", **quick})
     assert saved[0] == 400, "all was read, no tree was complete"
+
+
+def test_at_most_once_the_summary_says_how_many_records_were_dropped() -> None:
+    """Kind: a loss that the report has and the summary leaves out."""
+
+    def last(given: Input, out: Collector) -> None:
+        if given.value % 10 == 0:
+            raise ValueError("ten")
+
+    report = run(two_stages(100, passing, last), MemoryCheckpointStore(), **{MODE: "at_most_once"})
+    assert report.records_dropped == 10
+    assert any("dropped 10 records" in line for line in lines(report))

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flowctl.bolts.range_pace import BatchPace
-from flowctl.core.settings import TupleSettings
 from flowctl.delivery.batch_rows import BatchRows
 from flowctl.delivery.pieces import RowsPerCall
 
@@ -39,13 +38,11 @@ def batches(fixed_s: float, row_s: float, noise: float, most: int) -> Iterator[i
 
 def calls(call_s: float, row_s: float, most_s: float) -> Iterator[int]:
     chance = random.Random(f"{call_s} {row_s}")
-    now = [0.0]
-    sizes = RowsPerCall(TupleSettings(records_max=500, service_max_s=most_s), lambda: now[0])
+    sizes = RowsPerCall(500, most_s)
     for call in range(40):
         rows = sizes.next()
         took_s = (call_s + row_s * rows * (4 if call >= 20 else 1)) * chance.uniform(0.9, 1.1)
-        now[0] += took_s
-        sizes.took(took_s, rows)
+        sizes.took(took_s, rows, 0.0)
         yield rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flowctl.core.blame import given_up_first_max
 from flowctl.core.events import (
     BoltState,
     SinkCapChanged,
@@ -14,7 +15,7 @@ from flowctl.core.events import (
     TupleRefused,
 )
 from flowctl.core.messages import Emission
-from flowctl.core.records import AckOutcome
+from flowctl.core.records import AckOutcome, Checkpoint, PartitionCheckpoint
 from flowctl.core.state import Liveness
 from tests.core_driver import Driver
 
@@ -202,6 +203,34 @@ def test_a_process_that_never_worked_does_not_empty_the_source_into_the_dead_let
     assert driver.core.gave_up is not None, "the run has to end"
     assert "nothing has succeeded" in driver.core.gave_up.reason
     assert letters == 0, "a later run begins with them"
+
+
+@pytest.mark.parametrize(("done_before", "most"), [(0, 8), (79, 8), (4_000, 400), (10**9, 1_000)])
+def test_what_earlier_runs_did_says_how_much_may_be_given_up_first(
+    done_before: int, most: int
+) -> None:
+    """Kind: advice that leads nowhere: the dead letter keeps nothing, as only bad ones are left."""
+    assert given_up_first_max(done_before) == most
+    done = PartitionCheckpoint(position=done_before, records=done_before)
+    left = min(most, 20)
+    driver = Driver(
+        *BOLTS[:4],
+        checkpoint=Checkpoint({"done": done}),
+        has_dead_letter=True,
+        retry_attempts_max=2,
+        tuple_records_max=1,
+    )
+    driver.offer(left)
+    driver.end()
+    letters = 0
+    for _ in range(200):
+        for emission in driver.emit():
+            driver.fail(emission)
+        driver.wait(1.0)
+        while (letter := driver.core.poll_dead_letter()) is not None:
+            letters += 1
+            driver.core.on_dead_lettered(letter.gave_up.tuple_id, now_s=driver.clock())
+    assert (letters, driver.core.gave_up) == (left, None)
 
 
 def test_letters_that_fail_again_say_nothing_of_the_process() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowctl.adapters import dead_letter_of
 from flowctl.core.letters import Letter, letter_id, redrive_number, redrive_partition
 from flowctl.core.records import Position, Record
 from flowctl.disk import file_name
+from flowctl.errors import ConfigError
 from flowctl.ports import RedrivableDeadLetter
+from flowctl.runtime.file_store import FileCheckpointStore
 from flowctl_files import FileDeadLetter, JsonLinesDeadLetter
 from flowctl_files.dead_letter import default_directory
 
@@ -283,6 +287,16 @@ def test_where_letters_are_if_nothing_is_said(
     monkeypatch.setenv("FLOWCTL_DEAD_LETTERS", "elsewhere")
     assert default_directory() == Path("elsewhere")
     assert FileDeadLetter().hint("job") == "flowctl dlq show job"
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/letters", "file:///mnt/letters", "hdfs:/letters"])
+@pytest.mark.parametrize("make", [FileDeadLetter, JsonLinesDeadLetter, FileCheckpointStore])
+def test_a_url_is_no_directory(url: str, make: Callable[[str], Any]) -> None:
+    """Kind: a place that goes with the worker: letters would be in ``s3:`` below its directory."""
+    with pytest.raises(ConfigError, match=f"'{url}' is a URL"):
+        make(url)
+    with pytest.raises(ConfigError, match="is a URL"):
+        dead_letter_of("abfss://c@a/letters")
 
 
 @pytest.mark.parametrize("kind", ["device", "pipe"])

@@ -89,17 +89,42 @@ def test_calls_begin_small_and_stay_below_rows_max() -> None:
     assert max(sizes) == 300
 
 
-def test_rows_per_call_follow_the_time_that_a_call_takes() -> None:
-    """A tenth of a second a call and 10 ms a row: 40 rows take the half second that is allowed."""
+def sizes_of_calls(call_s: float, row_s: Callable[[int], float], rows: int) -> list[int]:
+    """``row_s``: what a row of the call with this number costs."""
     clock, sizes = Clock(), []
 
     def slow(batch: Batch) -> None:
+        clock.sleep(call_s + row_s(len(sizes)) * len(batch))
         sizes.append(len(batch))
-        clock.sleep(0.1 + 0.01 * len(batch))
 
-    deliver(slow, range(3_000), clock, call_max_s=0.5)
-    late = sizes[len(sizes) // 2 : -1]
-    assert all(25 <= size <= 60 for size in late), late
+    deliver(slow, range(rows), clock, call_max_s=0.5)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("call_s", "row_s", "rows"),
+    [(0.0, 0.0025, 200), (0.05, 0.01, 45), (0.1, 0.01, 40), (0.0, 0.7, 1)],
+)
+def test_rows_per_call_follow_the_time_that_a_call_takes(
+    call_s: float, row_s: float, rows: int
+) -> None:
+    """As many as take the half second that is allowed; now and then fewer, to tell what costs."""
+    sizes = sizes_of_calls(call_s, lambda number: row_s, 40 * rows)
+    late = sizes[5:-1]
+    assert max(late) <= max(2, rows)
+    assert late.count(rows) + late.count(rows - 1) >= 0.8 * len(late)
+
+
+def test_a_call_that_is_dear_by_itself_has_rows_for_most_of_its_time() -> None:
+    """Calls of .2 s and rows of 20 ms: with what .5 s allow, two fifths would be the calls' own."""
+    sizes = sizes_of_calls(0.2, lambda number: 0.02, 20_000)
+    assert len(sizes) <= 110, "24 times as long as a call are 240 rows, so 84 calls would do"
+
+
+def test_rows_that_become_dear_make_the_next_calls_small() -> None:
+    """Of the rows before, which were four times as cheap, twenty calls took five seconds each."""
+    sizes = sizes_of_calls(0.05, lambda number: 0.01 if number < 20 else 0.04, 2_000)
+    assert max(sizes[22:]) <= 13, "11 rows take half a second"
 
 
 def test_spans_name_the_rows_and_how_far_all_are_settled() -> None:
@@ -263,6 +288,34 @@ def test_a_piece_that_times_out_again_and_again_goes_in_halves() -> None:
 
     deliver(process, range(500))
     assert target.taken == Counter(range(500))
+
+
+def test_of_calls_that_time_out_the_next_ones_are_smaller() -> None:
+    """Each of 40 calls of 500 rows was halved anew, after three time-outs each time."""
+    clock, late = Clock(), []
+
+    def process(batch: Batch) -> None:
+        if len(batch) > 60:
+            late.append(clock.now_s)
+            raise TimeoutError
+
+    tally = deliver(process, range(20_000), clock)
+    assert tally.written == 20_000
+    assert len(late) == 3, "a time-out may be half a minute, so a larger call is tried rarely"
+    assert tally.calls <= 20_000 / 50 + 5
+
+
+def test_calls_grow_again_when_they_do_not_time_out_any_more() -> None:
+    clock, sizes = Clock(), []
+
+    def process(batch: Batch) -> None:
+        clock.sleep(0.01)
+        sizes.append(len(batch))
+        if len(batch) > 60 and clock.now_s < 5.0:
+            raise TimeoutError
+
+    deliver(process, range(100_000), clock)
+    assert max(sizes[10:50]) < 60 and sizes[-2] == 500
 
 
 def test_a_piece_that_is_refused_as_a_whole_is_not_sent_in_more_calls() -> None:

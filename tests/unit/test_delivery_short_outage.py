@@ -90,6 +90,64 @@ def test_nor_does_a_second_one(rows_max: int) -> None:
     assert (tally.written, letters.kept) == (300, [])
 
 
+@pytest.mark.parametrize("rows_max", [1, 20])
+def test_a_target_that_is_away_is_asked_rarely_and_with_whole_calls(rows_max: int) -> None:
+    """Its calls were cut down to single rows meanwhile, each of them tried five times."""
+    clock = Clock()
+    target = Away(clock, 1.0, 5.0)
+    asked: list[float] = []
+
+    def take(batch: Batch) -> None:
+        if 1.0 <= clock.now_s < 6.0:
+            asked.append(clock.now_s)
+        target.take(batch)
+
+    tally = deliver(take, range(400 * rows_max), clock, rows_max=rows_max, dead_letter=Letters())
+    assert tally.written == 400 * rows_max
+    assert len(asked) <= 32, "of eight that wait, each three times until it counts as down"
+    assert sum(at_s > 1.5 for at_s in asked) <= 5
+    assert tally.calls - 400 <= len(asked) + 12, "what it was asked with went on in halves"
+
+
+@pytest.mark.parametrize("rows_max", [1, 20])
+@pytest.mark.parametrize("error", [ValueError("seven"), RuntimeError("seven")])
+def test_a_bad_row_does_not_hide_that_the_target_is_back(rows_max: int, error: Exception) -> None:
+    """Whoever asks with the oldest row only would ask with the bad one, until ten seconds passed.
+
+    The bad row has been found when the outage begins, and waits for its next attempt.
+    """
+    clock, letters = Clock(), Letters()
+    target, bad = Away(clock, 1.0, 4.0), 196 * rows_max
+    back: list[float] = []
+
+    def take(batch: Batch) -> None:
+        target.take(batch)
+        if any(record.value == bad for record in batch):
+            raise error
+        if clock.now_s > 5.0:
+            back.append(clock.now_s)
+
+    tally = deliver(take, range(400 * rows_max), clock, rows_max=rows_max, dead_letter=letters)
+    assert [letter[3] for letter in letters.kept] == [bad]
+    assert tally.written == 400 * rows_max - 1
+    assert back[0] < 7.2, "two seconds after it came back at most"
+
+
+def test_a_target_that_says_what_is_wrong_with_a_row_is_back() -> None:
+    """All that waits is bad, so nothing that it is asked with will ever succeed."""
+    clock, letters = Clock(), Letters()
+    target = Away(clock, 1.0, 4.0)
+
+    def take(batch: Batch) -> None:
+        target.take(batch)
+        if 199 <= batch[0].value < 207:
+            raise ValueError("no number")
+
+    tally = deliver(take, range(400), clock, rows_max=1, dead_letter=letters)
+    assert (tally.written, tally.kept) == (392, 8)
+    assert clock.now_s < 9.0, "not ten seconds after the first failure"
+
+
 @pytest.mark.parametrize("poison", [0, 19, 500, 980, 999])
 def test_a_bad_row_is_found_without_waiting_for_long(poison: int) -> None:
     clock, letters = Clock(), Letters()

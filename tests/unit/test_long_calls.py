@@ -66,8 +66,9 @@ def test_a_call_is_told_until_its_bolt_says_otherwise_or_is_gone() -> None:
     calls.take("b1", told, 100.0)
     assert [view.for_s for view in calls.views(110.0)] == [41.0]
     calls.left("b1", is_stuck=True)
-    assert calls.views(110.0), "its thread is still in that call"
     calls.joined("b1")
+    assert calls.views(110.0), "its thread is still in that call, whoever took its place"
+    calls.returned("b1")
     assert not calls.views(110.0)
     calls.take("b1", told, 100.0)
     calls.left("b1", is_stuck=False)

@@ -220,6 +220,22 @@ def a_row_that_fails() -> Iterator[float]:
     return waits_between_calls()
 
 
+def a_partition_whose_target_is_down() -> Iterator[float]:
+    """Between two questions, once it counts as down."""
+    clock, failed_at_s = Clock(), list[float]()
+
+    def take(batch: Batch) -> None:
+        clock.sleep(1 / 64)
+        if 1.0 < clock.now_s < 9.5:
+            failed_at_s.append(clock.now_s)
+            raise RuntimeError("no")
+
+    delivery(take, clock, rows_max=1, dead_letter=Letters()).run(range(400))
+    waits = [later - before for before, later in itertools.pairwise(failed_at_s)]
+    first = next(at for at, wait in enumerate(waits) if wait > 0.4)  # before the first question
+    return iter(waits[first + 1 :])
+
+
 # -- threads: the time that they would have waited is written down ---------------------------------
 
 
@@ -330,6 +346,7 @@ DOORS: dict[str, tuple[Callable[[], Any], list[float]]] = {
         a_row_that_fails,
         [0.1, 0.2, 0.4, 0.8, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0],
     ),
+    "flow_sink, a question": (a_partition_whose_target_is_down, [0.5, 1.0, 2.0, 2.0]),
     "bolt, connecting": (a_bolt_that_connects, [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2]),
     "bolt, as a thread": (a_local_bolt_that_dies, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]),
     "bolt, on Spark": (lambda: a_spark_bolt("lost"), [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]),

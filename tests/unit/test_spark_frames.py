@@ -16,11 +16,13 @@ pytest.importorskip("pyspark.sql.streaming.datasource", reason="its types are of
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DateType,
     LongType,
     MapType,
     StringType,
     StructField,
     StructType,
+    TimestampType,
     TimeType,
     VariantType,
     YearMonthIntervalType,
@@ -32,6 +34,7 @@ from pyspark_flowctl.column_types import check_readable, check_sendable
 from pyspark_flowctl.dataframes import columns_checked, input_of
 
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+CALENDAR = "spark.sql.parquet.datetimeRebaseModeInWrite"
 PLAN = """== Parsed Logical Plan ==
 anything
 == Analyzed Logical Plan ==
@@ -62,7 +65,7 @@ class Session:
     """What writes a frame."""
 
     def __init__(self) -> None:
-        self.conf = Conf({TIMESTAMPS: "INT96"})
+        self.conf = Conf({TIMESTAMPS: "INT96", CALENDAR: "LEGACY"})
 
 
 class Frame:
@@ -108,6 +111,7 @@ class Frame:
     def parquet(self, url: str) -> None:
         self.written.append(url)
         self.written.append(self.sparkSession.conf[TIMESTAMPS])
+        assert self.sparkSession.conf[CALENDAR] == "CORRECTED"
 
 
 @pytest.fixture
@@ -132,7 +136,7 @@ def test_everything_else_is_written_once(file: Path, relation: str) -> None:
     assert not given.paths
     given.write("file:///out")
     assert frame.written == [("`id`",), "file:///out", "TIMESTAMP_MICROS"]
-    assert frame.sparkSession.conf == {TIMESTAMPS: "INT96"}, "and as it was"
+    assert frame.sparkSession.conf == {TIMESTAMPS: "INT96", CALENDAR: "LEGACY"}, "and as it was"
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json"])
@@ -174,6 +178,32 @@ def test_a_file_whose_columns_are_not_the_frames_is_no_plain_read(
     other = file.with_name("b.parquet")
     pyarrow.parquet.write_table(pyarrow.table(second), other)
     assert input_of(Frame(READ, [file, other]), None).write is not None
+
+
+@pytest.mark.parametrize(
+    ("told", "is_copied"),
+    [
+        ({"org.apache.spark.version": "3.5.1"}, False),
+        ({"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""}, True),
+        ({"org.apache.spark.version": "4.3.0", "org.apache.spark.legacyINT96": ""}, True),
+        ({"org.apache.spark.version": "2.4.8"}, True),
+    ],
+)
+@pytest.mark.parametrize("kind", [pyarrow.date32(), pyarrow.timestamp("us", "UTC")])
+def test_days_in_the_old_calendar_are_read_by_spark(
+    tmp_path: Path, told: dict[str, str], is_copied: bool, kind: pyarrow.DataType
+) -> None:
+    """Kind: a value that stands in the file as another one than Spark reads."""
+    path = tmp_path / "dated.parquet"
+    table = pyarrow.table({"id": [1], "day": pyarrow.array([None], kind)})
+    pyarrow.parquet.write_table(table.replace_schema_metadata(told), path)
+    made = columns(id=LongType(), day=DateType() if kind == pyarrow.date32() else TimestampType())
+    given = input_of(Frame("Relation [id#0L,day#1] parquet", [path], made), None)
+    assert (given.write is not None) == is_copied
+    plain = tmp_path / "plain.parquet"
+    table = pyarrow.table({"id": [1], "text": ["x"]}).replace_schema_metadata(told)
+    pyarrow.parquet.write_table(table, plain)
+    assert input_of(Frame(READ, [plain]), None).write is None, "no column has days"
 
 
 def test_types_that_are_the_same_in_python_are_a_plain_read(file: Path) -> None:

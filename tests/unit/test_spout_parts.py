@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from flowctl import FlowControlSpout, Interrupted, LocalBolts, ManualSpout, Records, Settings
 from flowctl.core.records import Checkpoint, Record
@@ -192,11 +193,12 @@ def test_without_a_checkpoint_it_is_in_the_redis_of_the_environment(
 def test_where_nothing_can_be_written_it_is_in_memory_and_a_run_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FLOWCTL_CHECKPOINTS", str(tmp_path / "file" / "below"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLOWCTL_CHECKPOINTS", raising=False)
+    (tmp_path / ".flowctl").write_text("a file in its place")
     job, view = a_spout(checkpoint=None), Witness()
     job.run(view=view)
-    said = f"the checkpoint is {IN_MEMORY} ({tmp_path / 'file'} is not a directory)"
+    said = f"the checkpoint is {IN_MEMORY} ({tmp_path / '.flowctl'} is not a directory)"
     assert view.messages[1] == said
     again = job.run(view=view)  # the object still knows
     assert (again.records_acked, again.resumed_records) == (0, 1)
@@ -300,3 +302,26 @@ def test_what_is_no_view_is_refused_before_the_run(view: Any) -> None:
     )
     with pytest.raises(ConfigError, match=r"is not a view\. Use auto, live"):
         spout.run(view=view)
+
+
+def test_a_checkpoint_that_can_only_be_in_memory_is_logged_and_refused_if_a_place_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kind: a nightly job that does everything each night, and nobody hears of it."""
+    monkeypatch.delenv("FLOWCTL_REDIS_URL", raising=False)
+    monkeypatch.delenv("FLOWCTL_CHECKPOINTS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".flowctl").write_text("a file in its place")
+    with structlog.testing.capture_logs() as logged:
+        assert not a_spout(checkpoint=None).checkpoint.survives
+    assert [event["event"] for event in logged] == ["checkpoint_in_memory"]
+    monkeypatch.setenv("FLOWCTL_CHECKPOINTS", str(tmp_path / ".flowctl" / "here"))
+    with pytest.raises(ConfigError, match=r"^FLOWCTL_CHECKPOINTS: .*Name another directory"):
+        a_spout(checkpoint=None)
+
+
+def test_no_directory_of_letters_is_an_empty_text_and_a_home_is_found() -> None:
+    with pytest.raises(ConfigError, match="directory: it is empty"):
+        a_spout(dead_letter="")
+    letters = a_spout(dead_letter="~/letters").dead_letter
+    assert letters.directory == Path.home() / "letters"

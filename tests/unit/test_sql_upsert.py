@@ -60,6 +60,38 @@ def test_of_two_rows_with_one_key_in_a_batch_the_last_one_stays() -> None:
     assert query("SELECT k, a FROM t ORDER BY k") == [(0, "99"), (1, "97"), (2, "98")]
 
 
+def test_of_two_keys_that_are_one_to_the_database_the_last_row_stays() -> None:
+    """Kind: an order by what Python tells apart and the database does not."""
+    for kind, first, last in [("TEXT COLLATE NOCASE", "a", "A"), ("INTEGER", "9", "09")]:
+        schema = f"CREATE TABLE t (k {kind} PRIMARY KEY, v TEXT)"
+        Path("t.db").unlink(missing_ok=True)
+        for rows in (
+            [{"k": first, "v": "first"}, {"k": last, "v": "last"}],
+            [{"k": first}, {"k": first, "v": "first"}, {"k": last, "v": "last"}],
+        ):
+            sink = a_sink(schema=schema, key=["k"])
+            write(sink, 0, rows, job=f"{len(rows)} rows")
+            sink.close()
+            assert query("SELECT v FROM t") == [("last",)]
+
+
+def test_a_name_in_update_that_the_table_has_not_ends_the_run() -> None:
+    """Kind: a name that fits nothing, so that nothing is done."""
+    write(a_sink(), 0, [row(1, a="old")])
+    with pytest.raises(UnrunnableError, match=r"update: 't' has no column 'aa'"):
+        write(a_sink(update=["a", "aa"]), 1, [row(1, a="new")])
+    write(a_sink(update=["A"]), 1, [row(1, a="new", b="x")])  # SQLite's names have no case
+    assert query("SELECT a, b FROM t") == [("new", None)]
+
+
+def test_rows_with_nothing_to_update_are_not_said_to_be_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for at in range(2):
+        write(a_sink(), at, [row(1)])
+    assert not caplog.records
+
+
 def test_only_what_a_row_has_is_updated_and_of_that_what_update_names() -> None:
     sink = a_sink()
     write(sink, 0, [row(1, a="a", b="b")])
@@ -75,6 +107,9 @@ def test_what_is_there_may_stay_and_is_not_counted_as_written() -> None:
     assert write(keep, 10, [row(n, a="2") for n in range(5, 15)]) == (5, 0)
     assert query("SELECT a, count(*) FROM t GROUP BY a") == [("1", 10), ("2", 5)]
     assert write(a_sink(mode="ignore", key=()), 20, [row(0, a="3")]) == (0, 0)
+    mixed = [row(20, a="x"), row(21), row(21, a="late")]  # of several shapes
+    assert write(a_sink(mode="ignore", key=()), 30, mixed) == (2, 0)
+    assert query("SELECT a FROM t WHERE k = 21") == [(None,)]
 
 
 _ROW = st.builds(

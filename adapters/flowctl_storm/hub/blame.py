@@ -12,7 +12,7 @@ from collections import deque
 from math import inf
 from typing import NamedTuple
 
-from flowctl.core.blame import BAD_END_MAX, FEW_LEFT, GIVEN_UP_FIRST_MAX, Place, fails_alone
+from flowctl.core.blame import BAD_END_MAX, FEW_LEFT, Place, fails_alone, given_up_first_max
 from flowctl.core.counters import Counters
 from flowctl.core.events import FlowEvent, TargetWentDown
 from flowctl.core.letters import redrive_number
@@ -40,9 +40,11 @@ class FailedAt(NamedTuple):
 
 
 class RootBlame:
-    """Attributes failures to roots or to places.  Part of ``Roots``, not thread-safe."""
+    """Part of ``Roots``, not thread-safe.  ``done_before``: roots that earlier runs did."""
 
-    def __init__(self, settings: RetrySettings, events: deque[FlowEvent]) -> None:
+    def __init__(
+        self, settings: RetrySettings, events: deque[FlowEvent], done_before: int = 0
+    ) -> None:
         self._settings = settings
         self._events = events
         self._counters = Counters()
@@ -51,7 +53,8 @@ class RootBlame:
         # When that was sent which succeeded last at a bolt: a root, unlike a tuple, can't avoid a
         # bolt that reaches nothing.
         self._proven_at_s: dict[str, float] = {}
-        self._given_up_first = 0  # failed before any success at their place
+        self._given_up_first_max = given_up_first_max(done_before)
+        self._given_up_first = 0  # before anything had succeeded where they failed
 
     def _place(self, at: FailedAt) -> Place:
         place = self._places.get(at.place)
@@ -103,11 +106,11 @@ class RootBlame:
         return at.bolt in self._proven_at_s and left <= FEW_LEFT
 
     def is_keepable(self, root: Root, at: FailedAt) -> bool:
-        """Whether a dead letter may keep ``root``: a broken bolt mustn't empty the source."""
+        """Whether ``root`` may be a letter: a bolt that never works must not empty the source."""
         if self.has_succeeded(root, at):
             return True
         self._given_up_first += 1
-        return self._given_up_first <= GIVEN_UP_FIRST_MAX
+        return self._given_up_first <= self._given_up_first_max
 
     def has_succeeded(self, root: Root, at: FailedAt) -> bool:
         """Whether something has succeeded where ``root`` failed, or the root surely fails alone."""

@@ -85,8 +85,8 @@ class Roots:
         self._commits_acked = guarantee.commits_acked
         self._parts: dict[str, Part] = {}
         self._retries: RetryQueue[Root] = RetryQueue(settings.retry, rules.chance)
-        self.blame: RootBlame = RootBlame(settings.retry, events)
-        self.gave_up: TupleGaveUp | None = None  # the first one without a dead letter
+        self.blame: RootBlame = RootBlame(settings.retry, events, restored.records)
+        self.gave_up: TupleGaveUp | None = None  # the first that no dead letter keeps
         self._has_dead_letter = has_dead_letter
         self._dying: deque[tuple[Root, TupleGaveUp, FailedAt | None]] = deque()  # where they failed
         self._dead: dict[int, Root] = {}  # given to it, by number

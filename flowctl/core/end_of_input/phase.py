@@ -1,4 +1,5 @@
-"""The end of the input: small shares first, then what was not begun is taken back, then copies.
+"""The end of the input: first small shares, then unbegun tuples are taken back, then copies are
+run.
 
 One face for the other modules of this package: shares, stealing and hedging.
 """
@@ -25,16 +26,17 @@ from flowctl.core.tuples import FlowTuple
 # A revoked tuple is processed once, wherever that is: taking it back costs a message, no work.
 
 
-# Idle bolts looked at at once, the longest idle first: all would be O(N) for each of N.
+# Idle bolts that are looked at in one go, the longest idle first: looking at all would be O(N) for
+# each of N.
 IDLE_LOOKED_AT: Final = 64
 
 
 class WorkStealing:
-    """Asks the bolts with most work left for their newest tuples, one for each idle bolt.
+    """Asks the bolts with most work left to give back their newest tuples, one for each idle bolt.
 
-    Does nothing until :meth:`start`, when there is nothing left to send.  Each question
-    costs O(log N) amortised: the heap holds a bolt's work as it was, and is refreshed lazily.
-    Not thread-safe.
+    Does nothing until :meth:`start`, when there is nothing left to send.  Each question costs O(log
+    N) amortised: the heap holds the work that a bolt had before, and is refreshed lazily.  Not
+    thread-safe.
     """
 
     def __init__(
@@ -45,12 +47,12 @@ class WorkStealing:
         self._bolts = bolts
         self._revoke = revoke
         self._is_started = False
-        self._idle: dict[str, None] = {}  # in the order in which they became so
+        self._idle: dict[str, None] = {}  # idle bolts, the longest idle first
         self._donors: list[tuple[float, str]] = []  # (-seconds of work left, bolt)
         self._asked: set[str] = set()  # bolts that have not answered yet
 
     def steal(self) -> None:
-        """There is nothing that could be sent now: ask on behalf of those that are idle."""
+        """Ask busy bolts for tuples on behalf of the idle ones: nothing can be sent now."""
         needs_s: list[float] | None = None
         while len(self._asked) < len(self._idle):
             donor = self._next_donor()
@@ -58,10 +60,10 @@ class WorkStealing:
                 return
             if needs_s is None:
                 needs_s = sorted(map(_needs_s, self._looked_at()))
-            # One idle bolt for each that is asked, the fastest first.
+            # One idle bolt for each bolt that is asked, the fastest first.
             needed_s = needs_s[min(len(self._asked), len(needs_s) - 1)]
             if donor.service.samples and needed_s > donor.work_s() / donor.slots:
-                self._push(donor)  # done there before it would be done elsewhere
+                self._push(donor)  # the donor would finish it before an idle bolt could
                 return
             tuple_id = self._newest(donor)
             if tuple_id is None:
@@ -70,9 +72,10 @@ class WorkStealing:
             self._revoke(donor, [tuple_id])
 
     def _newest(self, donor: AdaptiveFlowConsumer) -> int | None:
-        """The newest tuple that ``donor`` has hardly begun and that an idle bolt may have.
+        """Return the newest tuple that ``donor`` has hardly begun and that an idle bolt may have.
 
-        One that all idle bolts have to avoid would only come back to ``donor``, again and again.
+        A tuple that all idle bolts have to avoid would only come back to ``donor``, again and
+        again.
         """
         flight = donor.flight
         for tuple_id in islice(reversed(flight), len(flight) - donor.slots):
@@ -82,14 +85,14 @@ class WorkStealing:
         return None
 
     def start(self) -> None:
-        """From now on it is noted who is idle; O(N), once."""
+        """Track from now on which bolts are idle; O(N), once."""
         self._is_started = True
         self._donors = [(-c.work_s() / c.slots, c.bolt) for c in self._bolts.values()]
         heapify(self._donors)
         self._idle = {c.bolt: None for c in self._bolts.values() if not c.held and c.has_room}
 
     def stop(self) -> None:
-        """There is something to send again."""
+        """Stop, as there is something to send again."""
         self._is_started = False
         self._donors.clear()
         self._idle.clear()
@@ -105,7 +108,7 @@ class WorkStealing:
             if left_s < -recorded_s:
                 heapreplace(self._donors, (-left_s, name))
                 continue
-            heappop(self._donors)  # comes back when it gave something, or is given more
+            heappop(self._donors)  # it is asked again once it gave something, or is given more
             return donor
         return None
 
@@ -120,12 +123,12 @@ class WorkStealing:
         return len(self._asked)
 
     def note_idle(self, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` has nothing to do."""
+        """Note that ``consumer`` has nothing to do."""
         if self._is_started and consumer.has_room:
             self._idle[consumer.bolt] = None
 
     def note_given(self, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` was sent a tuple."""
+        """Note that ``consumer`` was sent a tuple."""
         if self._is_started:
             self._idle.pop(consumer.bolt, None)
             self._push(consumer)
@@ -139,14 +142,14 @@ class WorkStealing:
         return (self._bolts[bolt] for bolt in islice(self._idle, IDLE_LOOKED_AT))
 
     def on_answer(self, donor: AdaptiveFlowConsumer, *, given: bool) -> None:
-        """``donor`` gave back what it could; if that was nothing, it is left alone."""
+        """Take ``donor``'s answer: if it gave nothing back, it is not asked again for now."""
         if donor.bolt in self._asked:
             self._asked.remove(donor.bolt)
             if given:
                 self._push(donor)
 
     def forget(self, bolt: str) -> None:
-        """``bolt`` went; it will not answer."""
+        """Forget ``bolt``, which went and will not answer."""
         self._idle.pop(bolt, None)
         self._asked.discard(bolt)
 
@@ -156,7 +159,7 @@ class WorkStealing:
 
 
 def _needs_s(consumer: AdaptiveFlowConsumer) -> float:
-    """How long an idle bolt should need for a tuple; a new one as long as the others."""
+    """Return how long an idle bolt should need for a tuple; a new one counts like the others."""
     service = consumer.service
     return (service.mean_s or service.pool.mean_s) + service.path_s
 
@@ -167,24 +170,26 @@ def _needs_s(consumer: AdaptiveFlowConsumer) -> float:
 # begun it costs work twice, so it comes last, within budgets, and can be switched off.
 
 
-# The idle bolt must be done in half of the time that the other still needs: a copy that is only a
-# little sooner is not worth its work.
+# The idle bolt must be done in half of the time that the other still needs: a copy that gains
+# little is not worth its work.
 _GAIN = 2.0
-# Copies may take half of the time that bolts are idle for, beside their share of the work: nobody
-# else wants that time, and half is left to what is yet to come.
+# Copies may take half of the time that bolts are idle for, beside their share of the work: that
+# time is of no other use, and half of it is left for what is still to come.
 _IDLE_PART = 0.5
-# It must save so much at least [s]: a system holds up a thread, or an interpreter, for some slices
-# of 5 ms, and who is late by less is not slow.
+# A copy must save at least this much [s]: the system may hold up a thread, or an interpreter, for
+# some slices of 5 ms, and a bolt that is late by less is not slow.
 _SAVES_MIN_S = 0.02
-# A time that was asked for must count as reached when it comes: far above the rounding of clocks.
+# A requested wake-up time counts as reached if it is this close [s]: far above the rounding of
+# clocks.
 _ROUNDING_S = 1e-6
 
 
 class _Queue:
-    """Tuples by a time, the earliest first: those of the start sorted once, later ones in a heap.
+    """Tuples by a time, the earliest first: the initial ones are sorted once, later ones go to a
+    heap.
 
-    Of 48,000 tuples (3,000 bolts, windows of 16) nearly all are acked before anybody asks for them:
-    to push them to a heap and to pop them one by one took four times as long.
+    Of 48,000 tuples (3,000 bolts, windows of 16) nearly all are acked before they are looked at:
+    pushing each to a heap and popping it took four times as long.
     """
 
     __slots__ = ("_later", "_sorted")
@@ -202,7 +207,7 @@ class _Queue:
         heappush(self._later, entry)
 
     def first(self) -> tuple[float, int] | None:
-        """The earliest entry, or None."""
+        """Return the earliest entry, or None."""
         if self._sorted and not (self._later and self._later[0] < self._sorted[-1]):
             return self._sorted[-1]
         return self._later[0] if self._later else None
@@ -218,8 +223,8 @@ class _Queue:
 class Hedging:
     """Finds the tuple that will be last, and an idle bolt that would be sooner.
 
-    A tuple whose time is over is expected to take as long again as it is late already, for nothing
-    is known of it any more.  O(log n) a question.  Part of ``TupleCore``, not thread-safe.
+    An overdue tuple is expected to take as long again as it is late already, as nothing else is
+    known of it.  O(log n) a question.  Part of ``TupleCore``, not thread-safe.
     """
 
     def __init__(
@@ -235,13 +240,13 @@ class Hedging:
         self._latest = _Queue()  # (-due_s, tuple id)
         self._earliest = _Queue()  # (due_s, tuple id)
         self._left = 0  # tuples that may still be hedged
-        self._work_left_s = 0.0  # and seconds of work, as of the last question
-        self._asked_s = 0.0  # when that was
+        self._work_left_s = 0.0  # seconds of work left at the last question
+        self._asked_s = 0.0  # time of the last question
         self._were_idle = 0
         self._again_s: float | None = None
 
     def start(self, now_s: float, *, tuples: int, work_s: float) -> None:
-        """Nothing is left to send; ``tuples`` and ``work_s`` is what there was in all.
+        """Begin: nothing is left to send.  ``tuples`` and ``work_s`` are the totals of the run.
 
         O(n log n).
         """
@@ -264,7 +269,7 @@ class Hedging:
         self._earliest.begin(expected)
 
     def note_sent(self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer) -> None:
-        """``consumer`` was just sent ``flow_tuple``."""
+        """Note that ``consumer`` was just sent ``flow_tuple``."""
         if self._is_started:
             ready_s = consumer.work_s() / consumer.slots + consumer.service.path_s
             due_s = flow_tuple.expect_ack(flow_tuple.sent_at_s + ready_s)
@@ -273,7 +278,7 @@ class Hedging:
                 self._earliest.push((due_s, flow_tuple.tuple_id))
 
     def stop(self) -> None:
-        """There is something to send again."""
+        """Stop, as there is something to send again."""
         self._is_started = False
         self._again_s = None
         self._were_idle = 0
@@ -281,13 +286,13 @@ class Hedging:
         self._earliest.begin(())
 
     def next_s(self) -> float | None:
-        """When to ask again although nothing has happened, or None."""
+        """Return when to ask again although nothing has happened, or None."""
         return self._again_s
 
     def pick(
         self, idle: dict[str, None], now_s: float
     ) -> tuple[FlowTuple, AdaptiveFlowConsumer] | None:
-        """Return a tuple and the idle bolt that shall have it as well, or None.
+        """Return a tuple and the idle bolt that is to run a copy of it, or None.
 
         ``idle``: the bolts that have nothing to do, the longest idle first.
         """
@@ -326,7 +331,9 @@ class Hedging:
     def _another_is_sooner_s(
         self, flow_tuple: FlowTuple, needs_s: float, now_s: float
     ) -> float | None:
-        """When a bolt is free that is at work, not late, and would be done sooner; None: none."""
+        """Return when a busy bolt, not late, that would be done sooner than ``needs_s`` is free;
+        None: none is.
+        """
         if len(self._bolts) > EXACT_MAX:
             return None
         records, holder = len(flow_tuple.cut.records), flow_tuple.held_by
@@ -347,7 +354,7 @@ class Hedging:
         return max(latest, earliest, key=lambda t: _remaining_s(t, now_s))
 
     def _top(self, queue: _Queue, sign: float) -> FlowTuple | None:
-        """The first tuple of ``queue`` that is still in flight where it was expected."""
+        """Return the first tuple of ``queue`` that is still in flight at the expected bolt."""
         while (first := queue.first()) is not None:
             at_s, tuple_id = first
             flow_tuple = self._pending.get(tuple_id)
@@ -364,7 +371,8 @@ class Hedging:
     ) -> tuple[AdaptiveFlowConsumer, float] | None:
         best: tuple[AdaptiveFlowConsumer, float] | None = None
         records = len(flow_tuple.cut.records)
-        # The longest idle may never have had anything, and of the others the last are known best.
+        # The bolt idle for longest may never have had a tuple; of the others, the times of the last
+        # are known best.
         looked_at = IDLE_LOOKED_AT // 2
         for bolt in chain(islice(idle, looked_at), islice(reversed(idle), looked_at)):
             consumer = self._bolts[bolt]
@@ -393,16 +401,17 @@ class EndOfInput:
         settings = book.settings
         self._book = book
         self._bolts = book.bolts
-        # Blindly in turn is a baseline: what is dealt out stays there, however late.
+        # Dispatch in turn without skips is a baseline: dealt tuples stay where they are, however
+        # late.
         self._is_blind = settings.dispatch.choice == "in_turn"
-        # Before the end of the input there is nothing to share out where tuples are single records.
+        # Single records are not shared out before the input has ended.
         self._is_adaptive = is_by_completion(settings)
         self.cuts_before: bool = self._is_adaptive and settings.tuple.records_max > 1
         self._counters = book.counters
         self._shares = Shares(book)
         self._stealing = WorkStealing(book.bolts, book.revoke)
         hedge = settings.hedge
-        if not book.guarantee.sends_again:  # a copy is a second time
+        if not book.guarantee.sends_again:  # a copy runs a tuple a second time
             hedge = HedgeSettings(enabled=False)
         self._hedging = Hedging(hedge, book.bolts, book.pending)
         book.idle_listener = self
@@ -410,9 +419,10 @@ class EndOfInput:
     def size_of_next(
         self, consumer: AdaptiveFlowConsumer, records: int, left: int, now_s: float
     ) -> int:
-        """How many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none now.
+        """Return how many of the ``left`` records ``consumer`` gets, at most ``records``; 0: none
+        now.
 
-        Asked once the input has ended; before that, if ``cuts_before``.
+        Called once the input has ended; before that only if ``cuts_before``.
         """
         if self._is_blind:
             return records
@@ -426,13 +436,13 @@ class EndOfInput:
 
     @property
     def shares(self) -> Shares:
-        """How the rest of the input is shared out."""
+        """The rule by which the rest of the input is shared out."""
         return self._shares
 
     def pick_copy(
         self, pool: ServicePool, now_s: float
     ) -> tuple[FlowTuple, AdaptiveFlowConsumer] | None:
-        """Nothing is left to send: ask for what was not begun; return a tuple to run twice."""
+        """Ask for unbegun tuples, as nothing is left to send; return a tuple to run twice."""
         if self._is_blind or not self._is_near:
             return None
         if not self._book.is_all_out:
@@ -445,9 +455,9 @@ class EndOfInput:
 
     @property
     def _is_near(self) -> bool:
-        """Whether what bolts hold is all that is left, as far as is known.
+        """Whether, as far as is known, nothing is left but what the bolts hold.
 
-        Most sources tell their end when they are asked again, which may be long after that.
+        Most sources report their end only at the next read, which may be much later.
         """
         book = self._book
         if book.input_ended:
@@ -455,22 +465,22 @@ class EndOfInput:
         return self._is_adaptive and bool(book.pending) and book.supply.holds_rest
 
     def on_more(self) -> None:
-        """Something is left after all; once the input has ended that is known not to last."""
+        """Note that something is left after all; once the input has ended, that cannot last."""
         if not self._book.input_ended:
             self._book.is_all_out = False
             self._stealing.stop()
             self._hedging.stop()
 
     def pick_idle(self, avoid: Set[str]) -> AdaptiveFlowConsumer | None:
-        """Return an idle bolt that is not in ``avoid``, for a tuple that goes again."""
+        """Return an idle bolt that is not in ``avoid``, for a retry."""
         return self._stealing.pick_idle(avoid)
 
     def next_s(self) -> float | None:
-        """When :meth:`pick_copy` should be asked although nothing has happened, or None."""
+        """Return when :meth:`pick_copy` should be called although nothing has happened, or None."""
         if self._book.supply.buffer.records:
             return self._shares.first_look.next_s()
         if not self._is_near:
-            return None  # it would not be asked
+            return None  # pick_copy is not called yet
         return self._hedging.next_s()
 
     def on_deadline(self, now_s: float) -> None:
@@ -487,7 +497,7 @@ class EndOfInput:
         self._stealing.note_idle(consumer)
 
     def on_answer(self, consumer: AdaptiveFlowConsumer, *, given: bool) -> None:
-        """``consumer`` gave back what it could."""
+        """Take ``consumer``'s answer: the tuples that it gave back."""
         self._stealing.on_answer(consumer, given=given)
 
     @property
@@ -501,5 +511,5 @@ class EndOfInput:
         return self._stealing.questions
 
     def forget(self, bolt: str) -> None:
-        """``bolt`` went."""
+        """Forget ``bolt``, which went."""
         self._stealing.forget(bolt)

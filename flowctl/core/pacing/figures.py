@@ -1,4 +1,4 @@
-"""What the processes of a job report about the targets that they pace, summed up for people."""
+"""What the processes of a job report about the targets that they pace, summed up for display."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import msgspec
 
 from flowctl.core.pacing.leases import Claim, Sums
 
-# -- What all that share a target have reported to the shared store, for people ----------------
+# -- Reports of all that share a target, from the shared store, for display ----------------
 
 
 class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one target.
 
-    ``seen_s`` ago some worker was there.  ``recent``: the sums of the last ``recent_s`` seconds of
-    its use; ``jobs``: all sums, by job.  ``leased``: permits that workers hold.  ``operator``: what
-    was set by hand.  ``rate``: what it takes [cost/s], as far as that was learned.
+    A worker used it ``seen_s`` ago.  ``recent``: the sums of the last ``recent_s`` seconds of its
+    use; ``jobs``: all sums, by job.  ``leased``: permits that workers hold.  ``operator``: bounds
+    set by hand.  ``rate``: the rate it takes [cost/s], as far as that was learned.
     """
 
     target: str
@@ -36,7 +36,9 @@ class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> float:
-        """Calls in it, on average over ``recent_s``, of calls that ended (Little's law)."""
+        """Calls in flight, on average over ``recent_s``, counting calls that ended (Little's
+        law).
+        """
         return self.recent.call_s / self.recent_s if self.recent_s else 0.0
 
     @property
@@ -55,9 +57,10 @@ class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 # Averages are over this time: as far back as `flowctl targets` looks, at least.
 OVER_S: Final = 10.0
-# How many targets a process reports at once; a view shows fewer.
+# Targets that a process reports at once; a view shows fewer.
 TARGETS_MAX: Final = 16
-# A process reports once a second; one that is silent for so long has ended, or calls nothing.
+# A process reports once a second; one that is silent for this long [s] has ended, or calls no
+# target.
 SILENT_S: Final = 5.0
 # A process with several bolts reports more than once a second; more would add nothing.
 _STEP_S: Final = 0.9
@@ -66,9 +69,9 @@ _STEP_S: Final = 0.9
 class TargetFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one process knows of a target that it calls.
 
-    ``process`` is the same in all that it tells.  ``is_shared``: the limit holds over all that
-    share the target; False: this process has learned it alone.  The sums are as in
-    :class:`flowctl.core.pacing.leases.Sums`, since the process began.
+    ``process`` is the same in all reports of a process.  ``is_shared``: the limit is for all
+    processes that share the target together; False: this process has learned it alone.  The sums
+    are as in :class:`flowctl.core.pacing.leases.Sums`, since the process began.
     """
 
     process: str
@@ -84,7 +87,7 @@ class TargetFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def sums(self) -> Sums:
-        """The same sums; what was not reported is 0."""
+        """The same sums; figures that were not reported are 0."""
         return Sums(
             calls=self.calls, call_s=self.call_s, refused=self.refused, waited_s=self.waited_s
         )
@@ -93,9 +96,9 @@ class TargetFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class TargetView(msgspec.Struct, frozen=True, kw_only=True):
     """A target that a run's processes call: its limit, and what this run uses of it.
 
-    ``limit``: calls at once over all that share the target, ``reason`` why it is that.
-    ``alone``: how many processes have learned a limit of their own, all of which ``limit`` adds up.
-    ``used``: calls of this run in it, on average over the last :data:`OVER_S` seconds, as are
+    ``limit``: calls at once of all processes that share the target, ``reason`` says why.
+    ``alone``: how many processes have learned a separate limit; ``limit`` is the sum of these.
+    ``used``: this run's calls in flight, on average over the last :data:`OVER_S` seconds, as are
     ``calls_per_s`` and ``refused_share``, 0 to 1.  ``waited_s``: how long its calls waited so far,
     all together.
     """
@@ -123,7 +126,7 @@ class SeenTargets:
         self._silent: dict[tuple[str, str, str], float] = {}  # how long their calls had waited
 
     def take(self, figures: TargetFigures, now_s: float) -> None:
-        """A process reports.  Several of its bolts may report the same."""
+        """Take the report of a process.  Several of its bolts may report the same."""
         key = figures.process, figures.target, figures.job
         told = self._told.setdefault(key, deque())
         self._silent.pop(key, None)
@@ -175,6 +178,6 @@ class SeenTargets:
 
 
 def _lately(told: deque[_Told]) -> tuple[Sums, float]:
-    """What was done since the oldest that is kept, and in how many seconds."""
+    """Return the sums since the oldest report kept, and over how many seconds."""
     first, last = told[0], told[-1]
     return last.figures.sums.minus(first.figures.sums), last.at_s - first.at_s

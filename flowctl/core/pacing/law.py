@@ -3,8 +3,8 @@
 Three limits of the calls at once, of which the smallest counts, and a rate:
 
 - the **ramp** (:mod:`flowctl.core.pacing.law`) begins low and grows while more brings more;
-- the **guard** (:mod:`flowctl.core.sink_guard`) looks for the fewest calls that keep the goodput
-  once calls take longer than they could;
+- the **guard** (:mod:`flowctl.core.sink_guard`) looks for the fewest calls that keep the
+    goodput once calls take longer than at their best;
 - **refusals** (:mod:`flowctl.core.limit`) say exactly what was too much;
 - where fewer at once don't end them, they are of a **rate** (:mod:`flowctl.core.pacing.rate`).
 """
@@ -21,41 +21,42 @@ from flowctl.core.pacing.rate import LearnedRate
 from flowctl.core.pacing.sample import Sample
 from flowctl.core.sink_guard.guard import SinkGuard
 
-# -- Room left to others ----------------------------------------------------------------------
-#
-# Room that is left to others: learn the limit, then stay below it and learn no more for a while.
-#
-# A law that only ever sees the part that it uses would take that for the whole, and go up again.
-# So learning and resting take turns: the limit is learned at full load for some seconds, then the
-# part is used for half a minute, twice as long each time that learning finds the same again.
-#
-# The part is one of what fills the target, not of the limit, which may be a step above that: by
-# Little's law the goodput at full load times what a call takes while nobody queues. It is seldom
-# a whole number, and of ten calls half of one is a twentieth: the two next to it take turns.
+# -- Room left to others ---------------------------------------------------------------------- Room
+# that is left to others: learn the limit, then stay below it and learn no more for a while.  A law
+# that only ever sees the part that it uses would take that for the whole, and go up again.  So
+# learning and resting take turns: the limit is learned at full load for some seconds, then the part
+# is used for half a minute, twice as long each time that learning finds the same again.  The part
+# is a share of the number of calls that fills the target, not of the limit, which may be a step
+# above that: by Little's law that number is the goodput at full load times the time of a call
+# without a queue.  It is seldom a whole number, and half a call of ten is a twentieth: so the two
+# whole numbers next to it take turns.
 
 
-# Callers that use less of the limit are not slowed by it: their goodput is not the target's.
+# Callers that use a smaller share of the limit are not slowed by it: their goodput is not the
+# target's.
 _FULL: Final = 0.8
-# A limit that has not changed for so long is learned; a search takes a step every second or so.
+# A limit that has not changed for this long [s] counts as learned; a search takes a step every
+# second or so.
 _STABLE_S: Final = 2.5
 # A limit that refusals have set may be far too low until it is tried again, after 150 calls
-# (:mod:`flowctl.core.limit`).  Where calls are so slow that this takes longer than ten
-# seconds, it is taken as it is: a live service waits while the target is full.
+# (:mod:`flowctl.core.limit`).  If calls are so slow that this takes longer than ten seconds, the
+# limit is accepted as it is: a live service waits while the target is full.
 _STABLE_UNSURE_S: Final = 10.0
-# The next time as long, at least: enough for a step up and the answer to it.
+# The next learning lasts at least this long [s]: enough for a step up and its effect.
 _REST_S: Final = 30.0
-# At the end learning is .5 % of the time: of a live service's calls, 99 % don't see it.
+# In the long run learning takes .5 % of the time: 99 % of a live service's calls are not affected.
 _REST_MAX_S: Final = 600.0
-# The same limit again: within a tenth, or one call.
+# A limit counts as unchanged if it is within a tenth, or one call.
 _SAME_SHARE: Final = 0.1
-# Calls take so much longer than when the rest began: the target has changed.
+# Calls take this many times longer than when the rest began: the target has changed.
 _SLOWER: Final = 1.5
-# In so many samples in a row: of calls that differ, one sample in 60 has so slow ones by accident.
+# It must hold in this many samples in a row: if calls differ, one sample in 60 has slow ones by
+# accident.
 _SLOWER_SAMPLES: Final = 3
 _HEADROOM_MEAN_GAIN: Final = 0.25
-_CALM_SAMPLES: Final = 16  # of some seconds
-# Of two whole numbers the other one follows when so much was used too much, or too little [s, in
-# calls at once].  With less, permits move more often than a worker hears of it.
+_CALM_SAMPLES: Final = 16  # each of some seconds
+# Of two whole numbers, the other one follows when the excess or the deficit has grown to this
+# [call-seconds].  With less, permits move more often than workers exchange.
 _TURN: Final = 1.0
 
 
@@ -69,37 +70,39 @@ class Headroom:
 
     def __init__(self, leave: float) -> None:
         self._used = 1 - leave
-        self._calls, self._span_s = 0, 0.0  # at full load, since the limit stands still
+        self._calls, self._span_s = 0, 0.0  # at full load, since the limit last moved
         self._goodput = 0.0  # at full load [calls/s]; known in a rest
-        self._calm_s, self._calm = 0.0, 0  # what a call takes while resting, by so many samples
-        self.rested_s: float = 0.0  # in all: the law's clock stands still meanwhile
-        self._limit = 0  # the one that is being learned
-        self._since_s = -1.0  # it has not changed since; or the rest began; below 0: not begun
-        self._learned = 0  # the last one
+        self._calm_s, self._calm = 0.0, 0  # time of a call while resting, over how many samples
+        self.rested_s: float = 0.0  # total rest, while the law's clock stands still
+        self._limit = 0  # the limit being learned
+        self._since_s = -1.0  # since when the limit stands still, or the rest lasts; below 0: never
+        self._learned = 0  # the last limit that was learned
         self._rest_s = _REST_S
-        self._until_s: float | None = None  # of the rest; None: learning
-        self._mean_s = 0.0  # of calls, as the rest began
-        self._slower = 0  # samples in a row
-        self._whole, self._at_s, self._owed = 0, 0.0, 0.0  # the number used now, since, and not
+        self._until_s: float | None = None  # end of the rest; None: learning
+        self._mean_s = 0.0  # mean time of a call as the rest began
+        self._slower = 0  # slow samples in a row
+        self._whole, self._at_s, self._owed = 0, 0.0, 0.0  # limit in use, since when, deficit
 
     @property
     def used(self) -> float:
-        """The part that is used while resting."""
+        """The share of the limit that is used while resting."""
         return self._used
 
     @property
     def is_resting(self) -> bool:
-        """Whether the part is used now, and nothing learned."""
+        """Whether only the share is used now, and nothing is learned."""
         return self._until_s is not None
 
     def part(self, limit: float) -> float:
-        """What of ``limit`` is used while resting."""
+        """Return how much of ``limit`` is used while resting."""
         filled = self._goodput * self._calm_s
-        # A mean that is far off, of calls that are all different, must not leave more than a half.
+        # A mean that is far off, because calls differ widely, must not leave more than a half.
         return self._used * min(limit, max(filled, limit / 2) if filled else limit)
 
     def whole(self, now_s: float, limit: float) -> int:
-        """Return how many calls at once to use now: over time :meth:`part` of ``limit``."""
+        """Return how many whole calls at once to use now, which over time are :meth:`part` of
+        ``limit``.
+        """
         part = self.part(limit)
         if not self._whole:
             self._whole = floor(part + 0.5)
@@ -115,9 +118,9 @@ class Headroom:
     def on_learned(
         self, now_s: float, limit: int, sample: Sample, *, is_found: bool, is_sure: bool
     ) -> None:
-        """The law saw a sample.
+        """Take a sample while learning.
 
-        ``is_found``: something did limit it, not only its start.  ``is_sure``: more was tried.
+        ``is_found``: the target is the limit, not only the start.  ``is_sure``: more was tried.
         """
         if self._since_s < 0 or not _is_same(limit, self._limit):
             self._limit, self._since_s = limit, now_s
@@ -161,40 +164,37 @@ def _is_same(limit: int, other: int) -> bool:
     return abs(limit - other) <= max(1.0, _SAME_SHARE * other)
 
 
-# -- The ramp: how a limit begins -------------------------------------------------------------
-#
-# How a limit begins: a few calls at once, and more as long as more calls raise the throughput.
-#
-# The guard of shared sinks only ever takes away: a spout has a few bolts with one tuple each. A
-# target that nobody knows is met with a few calls, however many workers there are.
+# -- The ramp: how a limit begins ------------------------------------------------------------- How
+# a limit begins: a few calls at once, and more as long as more calls raise the throughput.  The
+# guard of shared sinks only ever takes away: a spout has a few bolts with one tuple each.  An
+# unknown target first gets a few calls, however many workers there are.
 
 
 _QUICK, _FINE = 2.0, 1.25  # slow start doubles; once doubling gained little, by a quarter
 # Keep a step that yields this share of linear scaling.
 _GAIN_SHARE: Final = 0.5
-# A level is measured over this many calls, and this many rounds of all calls in flight.  The mean
-# is then known to some 10 % while the limit doubles (which must raise the goodput by 50 %), and to
-# some 5 % while it grows by a quarter (which must raise it by 12 %).
+# A level is measured over this many calls, and this many rounds of all calls in flight.  Its mean
+# duration is then known to some 10 % while the limit doubles (which must raise the goodput by 50
+# %), and to some 5 % while it grows by a quarter (which must raise it by 12 %).
 _CALLS_MIN: Final = {_QUICK: 32, _FINE: 128}
 _ROUNDS: Final = {_QUICK: 4, _FINE: 16}
-# Permits on their way from one worker to another are not in use.
+# Permits that are moving from one worker to another are not in use.
 _REACHED: Final = 0.8
-# Calls of a minute must not make a start of an hour: this long is enough, if any were made.
+# Calls of a minute must not cause a start of an hour: this time [s] is enough if any calls ended.
 _SPAN_MAX_S: Final = 30.0
-# Where calls take this long, a level would take minutes.  If calls at a level take no longer than
-# at the one before, four times as many are tried after each round.
+# If calls take this long [s], measuring a level would take minutes.  If they take no longer than at
+# the level before, four times as many are tried after each round.
 _LONG_CALL_S: Final = 2.0
 _LONG_FACTOR: Final = 4.0
 _LONGER: Final = 1.6
-# Until the next try where more gained nothing.
+# Time [s] until the next trial after a larger limit gained nothing.
 _PAUSE_S: Final = 4.0
 _PAUSE_MAX_S: Final = 64.0
 
 
 class Ramp:
-    """``level`` grows while that raises the goodput; by small steps if it is known to be good.
-
-    Pure; not thread-safe; O(1) per sample.
+    """The limit ``level`` grows while that raises the goodput; by small steps if it is known to be
+    good.
     """
 
     __slots__ = (
@@ -207,14 +207,14 @@ class Ramp:
         self._before = 0.0  # the level before; 0: this is the first, or nothing is known of it
         self._before_goodput = 0.0
         self._factor = _FINE if is_known else _QUICK
-        self._long_mean_s = 0.0  # of long calls at the level before
+        self._long_mean_s = 0.0  # mean time of long calls at the level before
         self._pause_s = _PAUSE_S
         self._until_s = -1.0  # no higher limit is tried before this; below 0: no try has failed yet
         self._begin(0.0)
 
     @property
     def is_found(self) -> bool:
-        """Whether a try with more was in vain, and none is under way."""
+        """Whether a trial with more gained nothing, and none is under way."""
         return self._until_s >= 0 and not self._before
 
     def _begin(self, changed_at_s: float) -> None:
@@ -224,7 +224,9 @@ class Ramp:
         self._long_calls, self._long_s = 0, 0.0
 
     def hold_at(self, level: float, now_s: float) -> None:
-        """Something else is the limit, at ``level``: begin from near it when that has gone."""
+        """Stay at ``level``, as something else is the limit: when that has gone, start again near
+        it.
+        """
         self.level = _QUICK * level
         self._factor = _FINE
         self._before = 0.0
@@ -249,7 +251,9 @@ class Ramp:
             self._judge(now_s, self._cost / self._span_s, most)
 
     def _take_long(self, now_s: float, sample: Sample, lag_s: float, most: float) -> None:
-        """Calls that take long: if more of them don't take longer, one round is proof."""
+        """Take a sample of long calls: if more calls at once don't take longer, one round is
+        proof.
+        """
         self._long_calls += sample.calls
         self._long_s += sample.call_s
         is_due = now_s - self._changed_at_s >= max(_LONG_CALL_S, lag_s)
@@ -265,8 +269,9 @@ class Ramp:
             self._begin(now_s)
 
     def _let_in(self, now_s: float, sample: Sample, most: float) -> None:
-        """The budget is the limit: more permits bring no more calls, but a worker without a permit
-        gets no part of the budget either."""
+        """Raise the level to admit more workers while the budget is the limit: more permits bring
+        no more calls, but a worker without a permit gets no share of the budget either.
+        """
         if sample.is_held:
             self.level = min(most, self.level * self._factor + 1)
         self._before = 0.0
@@ -301,22 +306,23 @@ class Ramp:
 # -- How many calls a target takes at once -----------------------------------------------------
 
 
-# Where calls take longer it is told too late what an experiment has shown.
+# If calls take longer than this [s], the result of an experiment comes too late.
 _SLOW_CALL_S: Final = 5.0
-# A refusal comes back soon, however long calls take that are accepted.
+# A refusal comes back soon, however long accepted calls take.
 _REFUSAL_S: Final = 1.0
-# A target that tells of less than a call in this time tells that nothing is left.
+# A target that reports less than one call in this time [s] reports that nothing is left.
 _EMPTY_S: Final = 1.0
-# So often a level that was taken must be refused, until it may be a rate.
+# A level that was taken must be refused this often until the limit may be a rate.
 _DOUBTS: Final = 2
-# While a rate bounds them, calls are spread over workers that had none: they need permits.
+# While a rate is the bound, calls are spread over workers that had no permits: they need some.
 _SPREAD: Final = 4.0
-# The mean duration of calls, for how late a change is seen: the last four samples or so.
+# The weight of a sample in the mean duration of calls, which shows how late a change is seen: the
+# last four samples or so count.
 _MEAN_GAIN: Final = 0.25
 
 
 class Bounds(NamedTuple):
-    """What the user allows: ``least`` and ``most`` calls in flight, and how many at the start."""
+    """The user's bounds: ``least`` and ``most`` calls in flight, and how many at the start."""
 
     least: int = 1
     most: int = 1000
@@ -328,13 +334,12 @@ class Bounds(NamedTuple):
 
 
 class TargetLaw:
-    """``limit``: the calls in flight that the target is given; ``reason``: why, for people.
-    ``rate``: cost a second that it is given; infinite without a bound.
+    """``limit``: calls in flight that the target is given; ``reason``: why, for display.
 
-    ``leave``: the part of what is learned that is left to others.  ``tick_s``: how far samples are
-    apart, and how long a decision takes to reach those who call.  ``known``: the limit that another
-    has learned; None: nothing is known.
-    Pure; not thread-safe; O(1) per sample.
+    ``rate``: cost a second that it is given; infinite without a bound.  ``leave``: the share of the
+    learned limit that is left to others.  ``tick_s``: the time between samples, and until a
+    decision reaches the callers.  ``known``: the limit that another process has learned; None:
+    nothing is known.  Pure; not thread-safe; O(1) per sample.
     """
 
     __slots__ = (
@@ -367,7 +372,7 @@ class TargetLaw:
 
     @property
     def bounds(self) -> Bounds:
-        """What the user allows; may be changed while it runs."""
+        """The user's bounds; may be changed while it runs."""
         return self._bounds
 
     @bounds.setter
@@ -376,11 +381,11 @@ class TargetLaw:
 
     @property
     def lag_s(self) -> float:
-        """How long until a change of the limit is seen in samples that hold nothing else."""
+        """Return how long until samples show nothing but the effect of a changed limit [s]."""
         return 2 * self._tick_s + self._mean_s
 
     def on_sample(self, now_s: float, sample: Sample) -> None:
-        """Take what was seen since the last sample, and decide."""
+        """Take a sample of the time since the last one, and decide."""
         if sample.calls:
             gain = _MEAN_GAIN if self._mean_s else 1.0
             self._mean_s += gain * (sample.mean_s - self._mean_s)
@@ -400,7 +405,9 @@ class TargetLaw:
             headroom.on_learned(now_s, self.limit, sample, is_found=self._is_found, is_sure=is_sure)
 
     def _most_rate(self, sample: Sample) -> float:
-        """What it told is taken at once; what it refuses counts all the same."""
+        """Return the largest rate: what the target reports is followed at once; its refusals count
+        all the same.
+        """
         return min(self._rate.most, sample.told_rate or inf)
 
     @property
@@ -411,7 +418,9 @@ class TargetLaw:
 
     @property
     def _cap(self) -> float:
-        """What bounds the number in flight; while a rate does, refusals don't count."""
+        """Return the bound on the number in flight; while a rate is the bound, refusals don't
+        count.
+        """
         refused = inf if self._rate.is_deciding else self._refusals.most
         return min(self._guard.cap, refused)
 
@@ -437,7 +446,7 @@ class TargetLaw:
         limit.took(sample.calls)
         rate = self._rate
         if 0 < sample.told_rate < rate.mean_cost / _EMPTY_S:
-            return False  # it tells that nothing is left, so refusals are no news
+            return False  # it reports that nothing is left, so refusals are no news
         was_deciding, was_closed = rate.is_deciding, rate.is_closed
         before = rate.state, rate.most
         rate.on_sample(now_s, sample, lag_s)
@@ -445,19 +454,19 @@ class TargetLaw:
             self._say(rate.reason)
         if rate.is_deciding:
             return False
-        if was_closed:  # it was away, and takes again what it took
+        if was_closed:  # it was away, and takes as much as before again
             self._ramp = Ramp(max(limit.tried, self._bounds.start), is_known=True)
             self._refusals = RefusedLimit()
             return False
-        if was_deciding:  # what was sent so far says nothing of the number
+        if was_deciding:  # what was sent so far says nothing about the number in flight
             limit.doubts, limit.comes_back = 0, True
             limit.fell_at_s = limit.moved_at_s = now_s
             return False
         if sample.refused:
-            # After a fall, refusals of calls from before it say nothing new.
+            # After a fall, refusals of calls that began before it say nothing new.
             if now_s - limit.fell_at_s < min(lag_s, 2 * self._tick_s + _REFUSAL_S):
                 return False
-            # Permits rest longer than a fall takes: only those that were refused since count.
+            # Permits rest longer than a fall takes: only calls that were refused since then count.
             refused = min(sample.resting, sample.refused)
             limit.fall(now_s, max(sample.in_flight, 1), refused)
             if not self._may_be_rate(now_s):

@@ -1,4 +1,4 @@
-"""What the leader of a target decides, once an epoch, on what all workers have said."""
+"""What the leader of a target decides, once an epoch, from the reports of all workers."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, 
 from flowctl.core.pacing.sample import Sample
 
 # -- Who gets how many of a target's permits, and how much of its budget -----------------------
-#
-# Fair: jobs by weight, the workers of a job alike, and nobody more than it can use (max-min
-# fairness, by filling up). Permits are whole, so what is left over goes round: whoever had too
-# little for longest gets it next, and keeps it for some seconds, as a permit that moves is idle
-# on its way.
+# Fair: jobs by weight, the workers of a job equally, and none more than it can use (max-min
+# fairness, by filling up).  Permits are whole, so the remainder goes round: the worker that lacked
+# permits for longest gets the next one, and keeps it for some seconds, as a permit is idle while it
+# moves.
 
 
-# A permit moves when another worker is short of so many permit-seconds more than its holder. With
-# two or more workers for each permit it moves after 8 s, and is idle for some .2 s of that.
+# A permit moves when another worker lacks this many more permit-seconds than its holder.  With two
+# or more workers for each permit it moves after 8 s, and is idle for some .2 s of that.
 _KEPT: Final = 8.0
-# No worker is owed more than this: it is not owed what it didn't get while it was frozen.
+# A worker is owed at most this many permit-seconds, so that permits it missed while it was frozen
+# do not count.
 _OWED_MAX: Final = 2 * _KEPT
 
 
 def fair(total: float, claims: Sequence[tuple[float, float]]) -> list[float]:
-    """Share ``total`` by weight; nobody gets more than it wants.  ``claims``: (weight, want)."""
+    """Share ``total`` by weight; no claim gets more than it wants.  ``claims``: (weight, want)."""
     shares = [0.0] * len(claims)
-    # Who needs the least for its weight is satisfied first; the rest is shared by the others.
+    # The claim that wants least for its weight is satisfied first; the others share the rest.
     order = sorted(range(len(claims)), key=lambda i: claims[i][1] / claims[i][0])
     weights = sum(weight for weight, _ in claims)
     for i in order:
@@ -40,7 +40,7 @@ def fair(total: float, claims: Sequence[tuple[float, float]]) -> list[float]:
 
 
 class Shares:
-    """The leader's memory of who was short of a permit.  Pure; not thread-safe."""
+    """The leader's memory of which workers lacked permits.  Pure; not thread-safe."""
 
     __slots__ = ("_at_s", "_owed")
 
@@ -49,10 +49,12 @@ class Shares:
         self._at_s: float | None = None
 
     def permits(self, now_s: float, limit: int, claims: Sequence[Claim]) -> dict[str, int]:
-        """Return each worker's permits; they are ``limit`` in all, or all that is wanted twice."""
+        """Return each worker's permits: ``limit`` in all, or twice what is wanted if that is
+        less.
+        """
         spent_s = 0.0 if self._at_s is None else min(1.0, max(0.0, now_s - self._at_s))
         self._at_s = now_s
-        # A permit that rests is of use to another.
+        # A permit that rests after a refusal can be used by another worker.
         claims = [each._replace(want=max(0, each.want - each.resting)) for each in claims]
         known, self._owed = self._owed, {}
         jobs = _by_job(claims)
@@ -81,14 +83,14 @@ class Shares:
         holds: Sequence[int],
         memory: tuple[Mapping[str, float], float],
     ) -> list[int]:
-        """Whole permits, as many as the shares together; what is left over goes round."""
+        """Return whole permits, as many as the shares together; the remainder goes round."""
         known, spent_s = memory
         given = [int(share + 1e-9) for share in shares]
         spare = int(sum(shares) + 1e-6) - sum(given)
         owed = [known.get(name, 0.0) for name in names]
         open_ = [i for i, share in enumerate(shares) if share - given[i] > 1e-9]
         open_.sort(key=lambda i: owed[i] + _KEPT * (holds[i] > given[i]), reverse=True)
-        # Those that came together don't go together: a permit that moves is idle meanwhile.
+        # Permits that came together don't leave together: a permit is idle while it moves.
         moves = 1 + int(2 * spare * spent_s / _KEPT)
         staying = [i for i in open_ if holds[i] > given[i]][: max(0, spare - moves)]
         for i in list(dict.fromkeys([*staying, *open_]))[:spare]:
@@ -107,7 +109,7 @@ def _by_job(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
 
 
 def _with_spare(given: dict[str, int], limit: int, claims: Sequence[Claim]) -> dict[str, int]:
-    """What nobody wants now goes to those who are at work: they may want more in a moment."""
+    """Give permits that no worker wants now to the busy ones: they may want more in a moment."""
     spare = limit - sum(given.values())
     if spare > 0:
         more = fair(spare, [(1.0, float(claim.want)) for claim in claims])
@@ -117,7 +119,7 @@ def _with_spare(given: dict[str, int], limit: int, claims: Sequence[Claim]) -> d
 
 
 def rates(budget: float, claims: Sequence[Claim]) -> dict[str, float]:
-    """Return each worker's part of the budget [cost/s]; all of it, if anybody is there."""
+    """Return each worker's share of the budget [cost/s]; all of it, if there is any worker."""
     jobs = _by_job(claims)
     each = [(c.weight / len(jobs[c.job]), c.want_rate) for c in claims]
     shares = fair(budget, each)
@@ -128,14 +130,16 @@ def rates(budget: float, claims: Sequence[Claim]) -> dict[str, float]:
 # -- What the leader of a target decides, once an epoch, on what all workers have said ---------
 
 
-# A part of the budget moves if it changes by this part of itself: less is noise of one call.
+# A share of the budget moves if it changes by this share of itself: less is the noise of one call.
 _RATE_STEP = 0.02
-# Two exchanges this close together are one sample: a leader may report twice to tell a decision.
+# Two exchanges this close together [s] are one sample: a leader may report twice to publish a
+# decision.
 _SPAN_MIN_S = 0.1
 
 
 class Law(Protocol):
-    """What a leader asks: :class:`flowctl.core.pacing.law.TargetLaw`, or one it is compared with.
+    """The law that a leader follows: :class:`flowctl.core.pacing.law.TargetLaw`, or another for
+    comparison.
 
     ``limit``: calls in flight; ``rate``: cost a second, infinite without a bound.
     """
@@ -146,11 +150,11 @@ class Law(Protocol):
     bounds: Bounds
 
     def on_sample(self, now_s: float, sample: Sample) -> None:
-        """Take what was seen since the last sample, and decide."""
+        """Take a sample of the time since the last one, and decide."""
 
 
 class Leader:
-    """The law, and the memory of who was short of what.  Pure; not thread-safe.
+    """The law, and the memory of which worker lacked what.  Pure; not thread-safe.
 
     A worker that takes over begins at the limit that was stored.
     """
@@ -178,7 +182,7 @@ class Leader:
         self._resets = 0
 
     def abdicate(self) -> None:
-        """Another leads: what is learned from now on is its."""
+        """Stop leading: another worker learns from now on."""
         self._law = None
 
     def decide(self, reply: Reply) -> Decision | None:
@@ -199,7 +203,7 @@ class Leader:
 
     def _begin(self, reply: Reply, table: Table) -> Law:
         is_reset = self._law is not None
-        # A server that was emptied has no calls, but workers reported the limit that they knew.
+        # A server that lost its data has no calls, but workers reported the limit that they knew.
         is_new = not table.total.calls and reply.limit == self._bounds.start
         known = None if is_reset or is_new else reply.limit
         rate = inf if known is None or not table.rate else table.rate
@@ -211,7 +215,7 @@ class Leader:
         return law
 
     def _bounded(self, table: Table) -> Bounds:
-        """The user's bounds, narrowed by those of an operator."""
+        """Return the user's bounds, narrowed by the bounds of an operator."""
         least, most, start = self._bounds
         if table.most is not None:
             most = table.most
@@ -231,12 +235,14 @@ class Leader:
             is_held=any(claim.is_held for claim in claims),
             is_rate_held=has_budget and any(claim.want_rate >= RATE_MOST for claim in claims),
             resting=sum(claim.resting for claim in claims),
-            # Who heard it last knows best, and of what is used up that is the least.
+            # The worker that heard it last knows best; of remaining amounts, that is the smallest.
             told_rate=min((claim.told_rate for claim in claims if claim.told_rate), default=0.0),
         )
 
     def _budget(self, table: Table, rate: float) -> float:
-        """What all together may use [cost/s]; what was learned leaves room by itself."""
+        """Return the rate that all workers together may use [cost/s]; a learned one leaves room by
+        itself.
+        """
         return least_rate(table.budget * (1 - self._leave), rate)
 
     def _goals(

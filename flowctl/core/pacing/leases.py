@@ -13,18 +13,18 @@ from typing import Final, NamedTuple
 # any second at most the rate and one call are begun.
 
 
-# On a busy machine a thread that sleeps wakes up so late; what it is late may be made up for.
+# On a busy machine a sleeping thread wakes up this late [s]; the delay may be made up for.
 _LATE_S: Final = 0.01
-# Of the rate, so that what is made up for in a second stays below it: 1.01 * .99 < 1.
+# Share of the rate, so that the time made up for in a second stays below it: 1.01 * .99 < 1.
 _AIM: Final = 0.99
 
 
 class RateGate:
     """When the next call may begin.  Pure; not thread-safe.
 
-    ``rate``: cost a second; infinite: no budget; 0: none left for this process.  ``saves_call``:
-    a call that comes late does not make those after it late: for a rate that was learned from
-    calls, where what is not used would be learned as well.
+    ``rate``: cost a second; infinite: no budget; 0: none left for this process.  ``saves_call``: a
+    late call does not delay the calls after it.  This is for a rate that was learned from calls:
+    there, unused rate would be learned as a lower rate.
     """
 
     __slots__ = ("_debt", "_free_at_s", "rate", "saves_call")
@@ -33,33 +33,33 @@ class RateGate:
         self.rate: float = rate
         self.saves_call = False
         self._free_at_s = -inf
-        self._debt = 0.0  # of calls begun, while there is no rate to pay it with
+        self._debt = 0.0  # cost of calls begun while there is no rate to pay it with
 
     def wait_s(self, now_s: float) -> float:
-        """How long until a call may begin; 0: now; infinite while there is no rate."""
+        """Return how long until a call may begin [s]; 0: now; infinite while there is no rate."""
         if self.rate == inf:
             return 0.0
         return inf if self.rate <= 0 else max(0.0, self._free_at_s - now_s)
 
     def begin(self, now_s: float, cost: float) -> None:
-        """A call of this cost begins; there is a rate."""
+        """Let a call of this cost begin; there is a rate."""
         if self.rate < inf:
             call_s = cost / (self.rate * _AIM)
             late_s = max(_LATE_S, call_s) if self.saves_call else _LATE_S
             self._free_at_s = max(self._free_at_s, now_s - late_s) + call_s
 
     def correct(self, cost: float) -> None:
-        """A call turned out to cost so much more; negative: less."""
+        """Add ``cost`` to what a begun call was charged; negative: take away."""
         if 0 < self.rate < inf:
             self._free_at_s += cost / (self.rate * _AIM)
         elif self.rate <= 0:
             self._debt += cost
 
     def set_rate(self, rate: float, now_s: float, *, owed: float = 0.0) -> None:
-        """From now on another rate; what is owed for calls that have begun is paid with it.
+        """Use another rate from now on; the debt for calls that have begun is paid with it.
 
-        ``owed``: what counts as owed if there was no rate, so that all who get one at the same
-        moment don't call at once.
+        ``owed``: the debt to start with if there was no rate, so that workers that get one at the
+        same moment don't all call at once.
         """
         if rate == self.rate:
             return
@@ -81,7 +81,7 @@ RATE_MOST = 1e12
 
 
 def least_rate(budget: float, learned: float) -> float:
-    """Which of the two bounds [cost/s]; 0: there is none."""
+    """Return the smaller of the two bounds [cost/s]; 0: there is none."""
     return min(budget, learned) if budget > 0 and learned > 0 else budget or learned
 
 
@@ -97,16 +97,16 @@ class Sums(NamedTuple):
 
     @property
     def refused_share(self) -> float:
-        """Which part of the calls was refused, 0 to 1; those that failed don't count."""
+        """The share of the calls that was refused, 0 to 1; calls that failed don't count."""
         asked = self.calls + self.refused
         return self.refused / asked if asked else 0.0
 
     def plus(self, other: Sums) -> Sums:
-        """Return what was done in both."""
+        """Return the sums of both together."""
         return Sums(*map(add, self, other))
 
     def minus(self, other: Sums) -> Sums:
-        """Return what was done since ``other``."""
+        """Return the sums since ``other``."""
         return Sums(*map(sub, self, other))
 
 
@@ -114,10 +114,10 @@ class Claim(NamedTuple):
     """What a worker reports about itself.
 
     ``want``: calls at once that it could use; ``want_rate``: cost a second.  ``holds``: permits
-    that it has, at most what it may use before it reads the answer; ``in_flight``: the most at once
-    since its last report, with those that rest; ``is_held``: somebody waited for a permit;
-    ``resting``: permits that rest as they were refused; ``told_rate``: what the target told it that
-    all together may use [cost/s], 0: nothing.
+    that it has: the most it may use before it reads the answer; ``in_flight``: the most at once
+    since its last report, with those that rest; ``is_held``: a caller waited for a permit;
+    ``resting``: permits that rest after a refusal; ``told_rate``: the rate that the target allows
+    all workers together [cost/s]; 0: it reports none.
     """
 
     worker: str
@@ -133,9 +133,9 @@ class Claim(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A leader's: ``goals`` are permits and rate of the workers for whom they change.
+    """A leader's decision: ``goals`` are permits and rate of the workers for which they change.
 
-    ``rate``: what the target takes [cost/s], as far as it was learned; 0: no bound is known.
+    ``rate``: the rate that the target takes [cost/s], as far as learned; 0: no bound is known.
     """
 
     limit: int
@@ -145,9 +145,10 @@ class Decision(NamedTuple):
 
 
 class WorkerReport(NamedTuple):
-    """One exchange, from the worker.  ``done``: since its last report that was answered.
+    """A worker's side of one exchange.
 
-    ``rate``: its part of the budget; ``known_limit`` counts where nothing is stored.
+    ``done``: the sums since its last answered report.  ``rate``: its share of the budget;
+    ``known_limit`` counts if no limit is stored.
     """
 
     claim: Claim
@@ -161,11 +162,11 @@ class WorkerReport(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What a leader gets: all workers with a lease, and the sums of what all ever did.
+    """What a leader gets: all workers with a lease, and the sums over all workers ever.
 
-    ``goals``: what they were given.  ``least``, ``most``: bounds that an operator has set.
-    ``resets``: how often somebody asked to forget what was learned.  ``budget``: what users allow,
-    ``rate``: what was learned [cost/s]; 0: no bound.
+    ``goals``: the permits and rates that they were given.  ``least``, ``most``: bounds that an
+    operator has set.  ``resets``: how often an operator reset what was learned.  ``budget``: the
+    rate that users allow, ``rate``: the learned rate [cost/s]; 0: no bound.
     """
 
     claims: tuple[Claim, ...]
@@ -179,11 +180,12 @@ class Table(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """One exchange, to the worker.  ``now_s`` is the clock of the place where all meet.
+    """The answer to a worker in one exchange.
 
-    ``rate``: its part of ``budget``, which is the least of the user's and of what was learned
-    (``is_learned``) [cost/s]; a budget of 0: there is none.  ``workers``: how many
-    share the target.  ``table``: this worker leads.  ``reason``: why the limit is what it is.
+    ``now_s`` is the clock of the shared store.  ``rate``: its share of ``budget``, which is the
+    smaller of the user's and the learned one (``is_learned``) [cost/s]; a budget of 0: there is
+    none.  ``workers``: how many share the target.  ``table``: this worker leads.  ``reason``: why
+    the limit is what it is.
     """
 
     now_s: float

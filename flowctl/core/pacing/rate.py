@@ -1,14 +1,14 @@
-"""How much a target takes in a time, learned from what it refuses: a rate, a bucket, a window.
+"""How much a target takes per time, learned from its refusals: a rate, a token bucket, a window.
 
-One number in flight can't hold such a limit: with calls of a second, ten a second are ten at once,
-and one at once if each caller that was refused rests.  So a limit has two sides, and a refusal asks
+No number of calls in flight expresses such a limit: with calls of a second, ten a second are ten at
+once, but one at once if each refused caller rests.  So a limit has two sides, and a refusal asks
 which of the two it was.  An experiment decides: calls are spread evenly, a little below the rate
-that succeeded of late, with as many in flight as before.  If refusals end, it was a rate; if not,
+that succeeded recently, with as many in flight as before.  If refusals end, it was a rate; if not,
 the number in flight.
 
-Where everything is refused, a window is used up, or the target is away: nothing shrinks; one call
-at a time asks whether it is over.  What succeeded from one such end to the next, in that time, is
-the window's rate.
+If everything is refused, a window is used up, or the target is away: no limit is lowered; one call
+at a time probes whether it is over.  The calls that succeed from one such end to the next, divided
+by that time, are the window's rate.
 """
 
 from __future__ import annotations
@@ -21,62 +21,67 @@ from typing import Final, NamedTuple
 from flowctl.core.limit import RefusedLimit
 from flowctl.core.pacing.sample import Sample
 
-# An experiment stays below what succeeded, so that a bucket fills again.
+# An experiment stays below the rate that succeeded, so that a token bucket can fill again.
 _BELOW: Final = 0.9
-# It lasts so long, once nothing of before is seen any more, and so many calls.
+# It lasts at least this long [s], once no earlier calls are seen any more, and this many calls.
 _TRIAL_S: Final = 1.0
-# Until all who call have got their part of its rate.
+# Time [s] until all callers have got their share of its rate.
 _SPREAD_S: Final = 0.5
 _TRIAL_CALLS: Final = 20
 _TRIAL_MOST_S: Final = 4.0
-# Fewer refusals than this were accidents: a target that counts calls in flight refuses 5 to 20 % of
-# those that come at nine tenths of its rate.
+# A smaller share of refusals is by accident: a target that counts calls in flight refuses 5 to 20 %
+# of the calls that come at nine tenths of its rate.
 _ENDED_SHARE: Final = 0.03
-# It was the number in flight: so long until a refusal asks again, doubled each time.
+# After the number in flight was found to be the limit: time [s] until a refusal may start the next
+# experiment, doubled each time.
 _NUMBER_S: Final = 300.0
 _NUMBER_MOST_S: Final = 3600.0
-# What is seen of late, at least.
+# The shortest time over which recent calls are counted [s].
 _LATELY_S: Final = 1.0
-# With no success and so many refusals a window is used up, or the target is away.
+# With no success and this many refusals a window is used up, or the target is away.
 _CLOSED_REFUSED: Final = 3
 _ASK_S: Final = 1.0
 _ASK_MOST_S: Final = 5.0
-# Steps of a rate: what is lost by one too little, and refused by one too many.
+# Steps of a rate: a compromise between what a step too low loses and what a step too high has
+# refused.
 _STEP_SHARE: Final = 0.02
 _HOLD_S: Final = 5.0
 _HOLD_CALLS: Final = 300
 _HOLD_MOST_S: Final = 300.0
-# What succeeded during a try is good as well, except what a bucket had saved up.
+# The rate that succeeded during a trial is good as well, except for what a bucket had saved up.
 _BELOW_SEEN: Final = 0.98
-# As long as a try ends near the same level, the next comes later.
+# As long as trials end near the same level, the next one comes later.
 _AGAIN_SHARE: Final = 2.0
 _HOLD_CALLS_MOST: Final = 1200
-# A step is seen after so many calls.
+# The effect of a step is seen after this many calls.
 _STEP_CALLS: Final = 10
-# Refusals this few say that it was too much, not by how much.
+# This few refusals show that the rate was too high, but not by how much.
 _FEW: Final = 2
-# A target that is called as fast as it was, and refuses, has changed if it refuses this much.
+# A target that is called as fast as before has changed if it refuses this share of the calls.
 _CHANGED_SHARE: Final = 0.3
-# It is not the rate that refuses if this part of what succeeded at first is too much, too.
+# It is not the rate that is refused if even this share of the rate that succeeded at first is too
+# much.
 _WORN_SHARE: Final = 0.7
-# Of an experiment's rate so much must have been called, or it shows nothing.
+# At least this share of an experiment's rate must have been called, or it shows nothing.
 _CALLED_SHARE: Final = 0.85
-_CALLED_LEAST: Final = 0.6  # where callers take long to come back
+_CALLED_LEAST: Final = 0.6  # enough if callers are slow to come back
 # A try that was refused goes back to what was good; a long one, step by step.
 _BACK_MOST: Final = 0.8
-# A rate that nothing reaches for so long is not needed any more.
+# A rate that callers do not reach for this long [s] is no longer needed.
 _UNUSED_S: Final = 10.0
-# A window that was used up costs all that comes until its end: so many of them until the next try.
+# A trial that uses up a window costs all calls until the window ends: windows to wait until the
+# next trial.
 _PERIODS_HELD: Final = 4
-# Two windows are one if the longer is no more than this times the other.
+# Two windows count as one if the longer is at most this many times the other.
 _ALIKE: Final = 1.2
-# Windows that people make [s].
+# Usual lengths of windows [s].
 _PERIODS: Final = (1.0, 5.0, 10.0, 15.0, 30.0, 60.0, 300.0, 600.0, 900.0, 3600.0, 86400.0)
 
 
 class State(Enum):
-    """FREE: no rate is known.  TRIAL: an experiment is under way.  HELD: it is a rate.  CLOSED:
-    nothing is taken just now."""
+    """FREE: no rate is known.  TRIAL: an experiment is under way.  HELD: the limit is a rate.
+    CLOSED: the target takes nothing just now.
+    """
 
     FREE = auto()
     TRIAL = auto()
@@ -111,8 +116,8 @@ class _Sum(NamedTuple):
 
 
 class LearnedRate:
-    """``most`` cost a second; infinite while no rate is known.  ``reason``: why, for people.
-    ``mean_cost``: of a call, of late.
+    """``most`` cost a second; infinite while no rate is known.  ``reason``: why, for display.
+    ``mean_cost``: of recent calls.
 
     Pure; not thread-safe; O(1) per sample, amortised.
     """
@@ -129,21 +134,21 @@ class LearnedRate:
         self.reason = "learned before"
         self._limit = _limit_at(known)
         self._seen: deque[_Seen] = deque()
-        self._since_s = -inf  # of the state, or of the experiment
+        self._since_s = -inf  # start of the state, or of the experiment
         self._since_move = 0  # calls
         self._good = known  # the last level at which nothing was refused for long
-        self._held = inf  # the good level as it closed
-        self._was = known  # what succeeded as it was learned
+        self._held = inf  # the good level when it closed
+        self._was = known  # the rate that succeeded when it was learned
         self._number_s, self._number_until_s = _NUMBER_S, -inf
         self._used_at_s = -inf
         self.mean_cost: float = 1.0
-        self._cost, self._opened_at_s = 0.0, -1.0  # what succeeded since then
+        self._cost, self._opened_at_s = 0.0, -1.0  # cost that succeeded since the opening
         self._ask_s, self._asked_at_s = _ASK_S, 0.0
-        self._period_s = 0.0  # between the last two openings; 0: it never opened
+        self._period_s = 0.0  # time between the last two openings; 0: it never opened
 
     @property
     def is_deciding(self) -> bool:
-        """Whether refusals are this one's business, not that of the number in flight."""
+        """Whether refusals are for this law to judge, not for the law of the number in flight."""
         return self.state is not State.FREE
 
     @property
@@ -164,11 +169,11 @@ class LearnedRate:
             self._close(now_s)  # as it was before
 
     def may_try(self, now_s: float) -> bool:
-        """Whether a refusal may be of a rate."""
+        """Whether a refusal may be due to a rate."""
         return self.state is State.FREE and now_s >= self._number_until_s
 
     def begin(self, now_s: float, lag_s: float) -> None:
-        """Calls were refused: see whether they came too fast."""
+        """Start an experiment, as calls were refused: did they come too fast?"""
         lately = self._lately(now_s - max(_LATELY_S, lag_s))
         self.state, self.reason = State.TRIAL, "refused again: is it a rate?"
         self._since_s = now_s
@@ -217,12 +222,12 @@ class LearnedRate:
                 return
             if called >= _CALLED_LEAST * self.most:
                 self._take(now_s, self.most, self.most / _BELOW)
-                self._limit.hold_calls = _TRIAL_CALLS  # it was lower than it need be
+                self._limit.hold_calls = _TRIAL_CALLS  # it was lower than necessary
                 return
         self._blame_number(now_s)
 
     def _take(self, now_s: float, most: float, refused: float) -> None:
-        """It is a rate."""
+        """Treat the limit as a rate."""
         self.state = State.HELD
         self._number_s = _NUMBER_S
         self._was, self._good = refused, most
@@ -260,7 +265,7 @@ class LearnedRate:
 
     def _fall(self, now_s: float, lately: _Sum) -> None:
         limit = self._limit
-        if self.most > (1 + _STEP_SHARE / 2) * self._good:  # of a try
+        if self.most > (1 + _STEP_SHARE / 2) * self._good:  # it was a trial
             seen = _BELOW_SEEN * self._lately(now_s - _TRIAL_MOST_S).rate
             self._good = max(self._good, min(self.most, seen))
             most = max(self._good, _BACK_MOST * self.most)
@@ -295,7 +300,7 @@ class LearnedRate:
 
     def _ask(self, now_s: float, sample: Sample, lag_s: float) -> None:
         if now_s - self._since_s < lag_s:
-            return  # answers to calls of before
+            return  # answers to earlier calls
         if sample.calls:
             self._open(now_s)
         elif sample.refused:
@@ -304,10 +309,11 @@ class LearnedRate:
             self.most = self.mean_cost / self._ask_s
 
     def _open(self, now_s: float) -> None:
-        """It takes calls again: what succeeded from one opening to the next is its rate.
+        """Note that the target takes calls again: the calls that succeeded from one opening to the
+        next are its rate.
 
-        If that is a window: the time is one that people choose, or the same as the last.  Else it
-        was away, and takes again what it took.
+        That holds if the time between is a usual window, or the same as the last.  Otherwise the
+        target was away, and takes as much as before again.
         """
         least_s, most_s = self._asked_at_s - self._opened_at_s, now_s - self._opened_at_s
         is_exact = most_s <= least_s * _ALIKE

@@ -1,4 +1,4 @@
-"""What was seen of a target in a short time, by one process or by all that call it."""
+"""What was observed of a target in a short time, by one process or by all its callers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flowctl.core.pacing.leases import Sums
 class Sample(NamedTuple):
     """Sums over ``span_s`` seconds.
 
-    ``cost`` and ``call_s`` are of the calls that succeeded.  ``in_flight`` is the most at once,
-    ``resting`` how many of them rest as they were refused; for many processes the sum of theirs.
+    ``cost`` and ``call_s`` are of the calls that succeeded.  ``in_flight`` is the most calls at
+    once, ``resting`` how many of them rest after a refusal; for many processes the sum over them.
     ``is_held``: some caller waited for a permit; ``is_rate_held``: one that had a permit waited for
-    budget.  ``told_rate``: what the target told it takes [cost/s]; 0: it told nothing.
+    budget.  ``told_rate``: the rate that the target says it takes [cost/s]; 0: it says nothing.
     """
 
     span_s: float
@@ -41,7 +41,8 @@ class Sample(NamedTuple):
     ) -> Sample:
         """Return the sample of what was ``done`` in ``span_s`` seconds, and of the peaks.
 
-        Sums of a server that was emptied begin again, so a difference may be below 0: it is 0 then.
+        The sums of a server that lost its data start again, so a difference may be below 0: then it
+        counts as 0.
         """
         return cls(
             span_s,
@@ -70,5 +71,5 @@ class Sample(NamedTuple):
         return self.is_held or self.call_s >= BUSY_SHARE * self.span_s * self.in_flight > 0
 
 
-# Callers spend this part of their time in calls: what they do in between hardly matters.
+# Callers spend at least this share of their time in calls: what they do in between hardly matters.
 BUSY_SHARE = 0.75

@@ -1,8 +1,8 @@
-"""RangeCore: what a run drives whose bolts read the source themselves.
+"""RangeCore: the core of a run whose bolts read the source themselves.
 
 Beside :class:`flowctl.core.spout.SpoutCore`, over the same :class:`TupleCore`: a tuple holds spans
-of positions in place of records, is acked little by little, and can be split while a bolt is at
-work on it.  Every position that is not done is in exactly one place: waiting, or in one tuple.
+of positions in place of records, is acked part by part, and can be split while a bolt is working on
+it.  Every position that is not done is in exactly one place: waiting, or in one tuple.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from flowctl.errors import ConfigError, InternalError
 
 
 def for_ranges(settings: CoreSettings) -> CoreSettings:
-    """Return ``settings`` as ranges need them; raise :class:`ConfigError` where they can't."""
+    """Return ``settings`` as ranges need them; raise :class:`ConfigError` where they are
+    impossible.
+    """
     if not settings.guarantee.processing.commits_acked:
         raise ConfigError(
             "guarantee.mode",
@@ -44,8 +46,8 @@ def for_ranges(settings: CoreSettings) -> CoreSettings:
             " saved as it is done, not before it is begun.",
             remedy="Use at_least_once, or a source by value such as TextLines or KafkaTopics.",
         )
-    # What is late is split, not run twice.  A sink's times are told by parts of ranges, which its
-    # guard does not know.
+    # A late range is split, not run twice.  Sink times are reported for parts of ranges, which the
+    # sink guard does not support.
     dispatch = msgspec.structs.replace(settings.dispatch, sink_guard=False)
     hedge = HedgeSettings(enabled=False)
     return msgspec.structs.replace(settings, dispatch=dispatch, hedge=hedge)
@@ -57,31 +59,31 @@ def for_ranges(settings: CoreSettings) -> CoreSettings:
 
 
 # Long enough that a range costs the driver and the source next to nothing (one message, one open),
-# short enough that an unknown cost in it is seen soon: what was begun can be split, so nobody has
-# to wait for its end (shared/ranges.md: 1 to 4 s make no difference to the makespan).
+# short enough that an unknown cost in it shows soon.  A begun range can be split, so no bolt has to
+# wait for its end (shared/ranges.md: 1 to 4 s make no difference to the makespan).
 RANGE_S = 2.0
-# A range is at least so long [s]: to open a file on a disk and to send a range takes some 2 ms.
+# The shortest range [s]: opening a file on a disk and sending a range takes some 2 ms.
 LEAST_S = 0.02
-# Where a call costs so much that a batch takes ten calls' time, a range holds such a batch.
+# If a call costs so much that a batch takes ten calls' time, a range holds one such batch.
 _DEAR_CALLS = 10
-# A range is at most so many times all that the bolt has done: a wrong guess from the first records
-# must not cost a minute.
+# A range is at most this many times as large as all that the bolt has done: a wrong guess from the
+# first records must not cost a minute.
 _GROWTH = 4
 # Python's len() counts no further than 2**63, and keys of 64 bits may be further apart than that.
 _MOST = 1 << 62
 
 
 def positions_for(consumer: RangeConsumer, first: int, work_s: float = RANGE_S) -> int:
-    """Return how many positions the next range for ``consumer`` should have at most.
+    """Return the most positions that the next range for ``consumer`` should have.
 
-    ``first``: how many where nothing is known; ``work_s``: how long it should take there, or longer
-    where calls are dear.
+    ``first``: the number if nothing is known; ``work_s``: how long the range should take there;
+    longer if calls are expensive.
     """
     work_s = max(work_s, _DEAR_CALLS * consumer.call_s)
     position_s = consumer.service.record_s
     known = max(first, consumer.positions_done)
     size = max(1, int(min(work_s / position_s, _GROWTH * known))) if position_s > 0 else first
-    # Where there is nothing, as between the keys of a table, steps get longer until there is.
+    # If positions are empty, as between the keys of a table, steps grow until there are records.
     return min(max(size, _GROWTH * consumer.empty_positions), _MOST)
 
 
@@ -89,7 +91,7 @@ def positions_for(consumer: RangeConsumer, first: int, work_s: float = RANGE_S) 
 
 
 class ByReference(KeepingCore):
-    """Refuses what is for records by value.  Pure; not thread-safe."""
+    """Refuses the calls that are for records by value.  Pure; not thread-safe."""
 
     def offer(
         self,
@@ -99,23 +101,23 @@ class ByReference(KeepingCore):
         now_s: float,
         sizes: Sequence[int] | None = None,
     ) -> int:
-        """Not for ranges: see ``offer_extents``."""
+        """Refuse: ranges come by ``offer_extents``."""
         raise InternalError("records were offered to a core of ranges.")
 
     def set_aside(self, partition: str, record: Record, *, reason: str, now_s: float) -> bool:
-        """Not for ranges: nothing is read here."""
+        """Refuse: no record is read here."""
         raise InternalError("a record was offered to a core of ranges.")
 
     @property
     def handover(self) -> PartitionHandover:
-        """Not for ranges: their partitions are not shared with other drivers."""
+        """Refuse: partitions of ranges are not shared with other drivers."""
         raise InternalError("partitions of ranges are not handed over.")
 
     def on_committed(self) -> None:
-        """Not needed: nothing has to be saved before it is sent."""
+        """Do nothing: no position has to be saved before ranges are sent."""
 
     def on_ack(self, bolt: str, epoch: int, ack: Ack, *, now_s: float) -> AckOutcome:
-        """Not for ranges, and so ignored: see ``on_progress``."""
+        """Ignore it: bolts report on ranges by ``on_progress``."""
         del bolt, epoch, ack, now_s
         return self._count_unknown()
 
@@ -144,25 +146,27 @@ class RangeCore(ByReference):
     ) -> None:
         """As :class:`flowctl.core.spout.SpoutCore`.  ``range_s``: how long a range should be [s].
 
-        ``keeps_receipts``: what ``process`` gives is kept with what it is of, so a part counts as
-        done only if who told of it was to do all of it: no late progress, else rows would be kept
-        twice.
+        ``keeps_receipts``: receipts of ``process`` are kept with the part that they belong to.
+        Then a part counts as done only if its bolt still had all of it to do: late progress would
+        keep rows twice.
 
         Raises :class:`ConfigError` for guarantees that ranges can't give.
         """
         settings = for_ranges(settings or CoreSettings())
         events: deque[FlowEvent] = deque()
         self.intake: RangeIntake = RangeIntake(checkpoint or Checkpoint())
-        #: Whether bolts are told which reports are saved, because saves follow soon; the driver's.
+        #: Whether bolts are told which reports are saved, because saves follow soon; set by the
+        #: driver.
         self.tells_saved: bool = False
         keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
+        self._failures.done_before = checkpoint.records if checkpoint is not None else 0
         self.book.consumer_type = RangeConsumer
         self.book.size_for = self._size_for
         self._receipts: deque[Receipts] = deque()
         self._range_s = range_s
         self._keeps_receipts = keeps_receipts
-        # It failed, and nothing has succeeded yet: first comes what failed.
+        # It failed, and nothing has succeeded yet: failed ranges come first.
         self._is_doubtful = False
         self._splits = Splits(self.book)
         self._end_phase.shares.least_s = LEAST_S
@@ -173,14 +177,15 @@ class RangeCore(ByReference):
     # -- ranges come in ------------------------------------------------------------------
 
     def offer_extents(self, extents: Mapping[str, Extent]) -> None:
-        """The source was looked at.  ``end_of_input`` follows once none of them grows any more.
+        """Take the extents of the source's partitions, as just looked up.
 
-        Raises :class:`flowctl.errors.SourceError` if a partition is another than before.
+        ``end_of_input`` follows once none of them grows any more.  Raises
+        :class:`flowctl.errors.SourceError` if a partition's identity changed.
         """
         self.intake.offer(extents)
 
     def checkpoint(self) -> Checkpoint:
-        """What a restart continues from.  A pure read; O(partitions + ranges)."""
+        """Return what a restart continues from.  A pure read; O(partitions + ranges)."""
         return self.intake.checkpoint()
 
     def poll_receipts(self) -> Receipts | None:
@@ -191,7 +196,9 @@ class RangeCore(ByReference):
         return self._receipts.popleft() if self._receipts else None
 
     def adopt(self, kept: Receipts, *, now_s: float) -> None:
-        """An earlier run kept these receipts, and ended before it saved that their part is done."""
+        """Take over receipts of an earlier run, which ended before it saved that their part is
+        done.
+        """
         span = (kept.start, kept.stop)
         done = self._settling.take_everywhere(kept.partition, *span, now_s)
         if done:
@@ -203,15 +210,16 @@ class RangeCore(ByReference):
         assert isinstance(consumer, RangeConsumer)
         first = self.intake.buffer.first_positions
         if self._target.is_down:
-            return first  # it only asks whether the target is back
+            return first  # it only probes whether the target is back
         return positions_for(consumer, first, self._range_s)
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
-        """Return the next range that a window allows, and to whom; None: nothing now.
+        """Return the next range that a window allows, and its bolt; None: nothing now.
 
-        With nothing left to send, and a bolt idle, another is asked for the end of its range.
+        If nothing is left to send and a bolt is idle, another is asked for the end of its range.
         """
-        # A process that never worked must fail soon; what was given up waits to hear of the rest.
+        # A process that never worked must fail soon; ranges that were given up wait until the
+        # others have been tried.
         self.intake.is_held = self._is_doubtful and len(self._pending) > self._failures.dying
         emission = super().poll_emit(now_s=now_s)
         if emission is not None:
@@ -222,7 +230,9 @@ class RangeCore(ByReference):
 
     @property
     def _may_split(self) -> bool:
-        """Whether idle bolts may get work of others: there is no other, and the target takes it."""
+        """Whether idle bolts may get work of others: none is left to send, and the target takes
+        calls.
+        """
         return self.book.input_ended and not self.buffer.records and not self._target.is_down
 
     def _by_reference(self, emission: Emission, now_s: float) -> RangeEmission:
@@ -246,7 +256,9 @@ class RangeCore(ByReference):
     # -- bolts answer --------------------------------------------------------------------
 
     def on_progress(self, bolt: str, epoch: int, told: Progress, *, now_s: float) -> AckOutcome:
-        """A bolt has processed a part of a range.  What was done before is counted and ignored."""
+        """Take a bolt's report on a part of a range.  What was done before is counted and
+        ignored.
+        """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
             return self._count_unknown()
@@ -281,7 +293,7 @@ class RangeCore(ByReference):
         return AckOutcome.ACKED if is_holder else AckOutcome.LATE
 
     def _take_stale(self, told: Progress, consumer: RangeConsumer) -> AckOutcome:
-        """Progress of a range that is done, or was never sent."""
+        """Take a report on a range that is done, or was never sent."""
         self.book.changed(consumer)
         if told.tuple_id > self.book.ids.last:
             return self._count_unknown()
@@ -291,8 +303,9 @@ class RangeCore(ByReference):
     def _take_late(
         self, told: Progress, consumer: RangeConsumer, flow_tuple: FlowTuple, now_s: float
     ) -> Pieces:
-        """A bolt that was given up works on all the same: what it has done is done, whoever was
-        given it since."""
+        """Take progress of a bolt that was given up but goes on: that part is done, whichever bolt
+        has it now.
+        """
         partition = _cut(flow_tuple).partition
         if self._keeps_receipts:
             return ()
@@ -327,7 +340,9 @@ class RangeCore(ByReference):
             )
 
     def _on_speaks_again(self, consumer: AdaptiveFlowConsumer, now_s: float) -> None:
-        """It was suspect: what others have got meanwhile it need not go on with."""
+        """Tell a bolt that was suspect which ranges it need not go on with, as others got them
+        meanwhile.
+        """
         super()._on_speaks_again(consumer, now_s)
         for tuple_id in consumer.strays:
             flow_tuple = self._pending.get(tuple_id)
@@ -335,15 +350,15 @@ class RangeCore(ByReference):
                 self._splits.call_off(consumer.bolt, tuple_id)
 
     def _finish(self, flow_tuple: FlowTuple, now_s: float) -> None:
-        """Nothing is left of ``flow_tuple``."""
+        """Finish ``flow_tuple``, of which nothing is left."""
         self._splits.forget(flow_tuple.tuple_id)
         self._completion.complete(flow_tuple, now_s)
 
     def on_range_fail(self, bolt: str, epoch: int, said: RangeFail, *, now_s: float) -> AckOutcome:
-        """``process`` raised, or the target refused: that part is sent again, the rest stays.
+        """Take the failure of a part: ``process`` raised, or the target refused.
 
-        It is a tuple of its own from now on, and what happens to failed tuples happens to it.  A
-        fault that comes late counts, as for other tuples: then the rest goes to any bolt.
+        The part becomes a separate tuple that is treated like other failed tuples; the rest stays
+        where it is.  A late fault counts as well: then the rest goes to any bolt.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
@@ -378,7 +393,7 @@ class RangeCore(ByReference):
             self._failures.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
         outcome = self._fail(piece, consumer, said, in_flight, now_s)
         if self._is_doubtful or (outcome is AckOutcome.REFUSED and self._target.is_down):
-            self.wind_up(now_s)  # the next batches would only fail, one after the other
+            self.wind_up(now_s)  # the next batches would only fail too, one after the other
         if outcome is AckOutcome.GAVE_UP and part.is_unread:
             self._failures.end_for(piece, said.fail.reason(said.record_at), now_s)
         self.book.changed(consumer)
@@ -407,15 +422,17 @@ class RangeCore(ByReference):
         )
 
     def wind_up(self, now_s: float, bolt: str = "") -> None:
-        """Ask ``bolt`` ("": all) for what is not claimed of its ranges, as it, or the run, ends."""
+        """Ask ``bolt`` ("": all) to give back the unclaimed part of its ranges, as the bolt, or the
+        run, ends.
+        """
         for consumer in [self.bolts[bolt]] if bolt else self.bolts.values():
             assert isinstance(consumer, RangeConsumer)
             self._splits.take_back(consumer, now_s)
 
     def on_split(self, bolt: str, epoch: int, answer: SplitAnswer, *, now_s: float) -> AckOutcome:
-        """A bolt said where its range ends now: what is above it is a range of its own.
+        """Take a bolt's answer where its range ends now: the part above becomes a separate range.
 
-        An answer that nobody waits for changes nothing.
+        An unexpected answer changes nothing.
         """
         consumer = self._speaker(bolt, epoch, now_s)
         if consumer is None:
@@ -428,7 +445,7 @@ class RangeCore(ByReference):
         cut = _cut(flow_tuple)
         rest = cut.between(answer.stop, cut.bounds[1])
         if rest.pieces:
-            # Also if it said 0: what it did not report is done, or never reached it.
+            # Also if the answer is 0: what the bolt did not report is done, or never reached it.
             self._split_off(flow_tuple, rest, consumer, now_s)
             self.book.changed(consumer)
         else:
@@ -447,7 +464,7 @@ class RangeCore(ByReference):
             self._finish(flow_tuple, now_s)
 
     def may_tell_of(self, tuple_id: int, start: int, stop: int) -> bool:
-        """Whether a bolt that was given this range may say something of ``[start, stop)``."""
+        """Whether a bolt that was given this range may report on ``[start, stop)``."""
         flow_tuple = self._pending.get(tuple_id)
         if flow_tuple is None:
             return start <= stop
@@ -455,13 +472,15 @@ class RangeCore(ByReference):
         return low <= start <= stop <= high
 
     def measure(self) -> Measured:
-        """How much of the source is done.  O(partitions and their ranges)."""
+        """Return how much of the source is done.  O(partitions and their ranges)."""
         return Measured(*self.intake.progress, self._settling.records_share())
 
     # -- what is given up ----------------------------------------------------------------
 
     def poll_dead_letter(self) -> DeadTuple | None:
-        """As :meth:`KeepingCore.poll_dead_letter`; what could not be read has ended the run."""
+        """Like :meth:`KeepingCore.poll_dead_letter`, but a part that could not be read has ended
+        the run.
+        """
         while (dead := super().poll_dead_letter()) is not None:
             if not _cut(self._pending[dead.gave_up.tuple_id]).is_unread:
                 return dead
@@ -478,7 +497,7 @@ class RangeCore(ByReference):
         return min((at_s for at_s in (due_s, splits_s) if at_s is not None), default=None)
 
     def on_deadline(self, *, now_s: float) -> None:
-        """As :meth:`TupleCore.on_deadline`; asks again for answers that did not come."""
+        """Like :meth:`TupleCore.on_deadline`; also repeats requests whose answers did not come."""
         super().on_deadline(now_s=now_s)
         self._splits.on_deadline(now_s)
 
@@ -488,7 +507,7 @@ def _cut(flow_tuple: FlowTuple) -> RangeCut:
 
 
 def _index_of(said: RangeFail, cut: RangeCut) -> int | None:
-    """The number, within ``cut``, of the position where the failed record begins."""
+    """Return the number, within ``cut``, of the position where the failed record begins."""
     position = said.record_at
     if not isinstance(position, int) or said.fail.is_read_error or len(cut.records) == 1:
         return None

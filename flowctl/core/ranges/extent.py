@@ -1,4 +1,4 @@
-"""How far a partition of a source reaches, in its own integer positions, and what it is."""
+"""How far a partition of a source reaches, in its own integer positions, and its identity."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def check_not_rewritten(
     *,
     as_read: Callable[[str], str] = str,
 ) -> None:
-    """Raise :class:`SourceError` if what is done is of another identity than ``extent`` has.
+    """Raise :class:`SourceError` if the done part belongs to another identity than ``extent`` has.
 
-    ``as_read`` writes an identity as people read it.
+    ``as_read`` turns an identity into readable text.
     """
     is_over = restored.end is not None
     if not is_over and restored.position is None and not restored.acked:

@@ -1,4 +1,4 @@
-"""What there is to do of a source by reference: which ranges nobody has yet, and what is done."""
+"""The work of a source by reference: which ranges no bolt has yet, and which are done."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from flowctl.errors import SourceError
 
 
 class RangeLedger:
-    """The positions of one partition that are done, and how many records those are.
+    """The positions of one partition that are done, and the number of records in them.
 
-    Goes on from ``restored``.  Not thread-safe.
+    Continues from ``restored``.  Not thread-safe.
     """
 
     __slots__ = ("_base", "_counts", "_done", "extent", "lost", "partition")
@@ -48,14 +48,14 @@ class RangeLedger:
         if restored.position is not None:
             through = _integer(partition, restored.position) + 1
             self._base = min(extent.start, through - 1)
-            # What lies before the extent, such as what a log has thrown away, needs no doing.
+            # Positions before the extent, such as records that a log has deleted, need no work.
             self.ack(self._base, max(through, extent.start), restored.records)
         for span in restored.acked:
             first, last = _integer(partition, span.first), _integer(partition, span.last)
             self.ack(first, last + 1, span.records)
 
     def ack(self, start: int, stop: int, records: int) -> None:
-        """``[start, stop)``, of which nothing or all may be done already, is done."""
+        """Mark ``[start, stop)`` done, of which nothing, a part or all may be done already."""
         if start >= stop:
             return
         merged = sum(self._counts.pop(low) for low, _ in self._done.touching(start, stop))
@@ -63,12 +63,12 @@ class RangeLedger:
         self._counts[low] = merged + records
 
     def grow(self, extent: Extent) -> Pieces:
-        """The source is looked at again; return what there is to do that was not there before."""
+        """Take the extent of another look at the source; return the new pieces to do."""
         before, self.extent = self.extent, extent
         return self.missing(before.stop, extent.stop)
 
     def missing(self, start: int, stop: int) -> Pieces:
-        """What of ``[start, stop)`` is not done."""
+        """Return the pieces of ``[start, stop)`` that are not done."""
         left: list[tuple[int, int]] = []
         at = start
         for low, high in self._done.touching(start, stop) if start < stop else ():
@@ -93,14 +93,14 @@ class RangeLedger:
 
     @property
     def positions_done(self) -> int:
-        """How many positions of the extent are done."""
+        """The number of positions of the extent that are done."""
         extent = self.extent
         done = self._done.touching(extent.start, extent.stop)
         return sum(min(high, extent.stop) - max(low, extent.start) for low, high in done)
 
     @property
     def has_holes(self) -> bool:
-        """Whether something is done above what is not."""
+        """Whether something is done above a position that is not."""
         return len(self._done) > (self.cumulative is not None)
 
     def checkpoint(self) -> PartitionCheckpoint:
@@ -114,7 +114,7 @@ class RangeLedger:
         identity = self.extent.identity or None
         if self.extent.is_final and self.done_through >= self.extent.stop:
             return PartitionCheckpoint(position, records, acked, end=identity, lost=self.lost)
-        # Before anything of it is done, it may become another between two runs.
+        # Before any of it is done, its identity may change between two runs.
         mark = identity if position is not None or acked else None
         return PartitionCheckpoint(position, records, acked, mark=mark, lost=self.lost)
 
@@ -133,11 +133,11 @@ def _integer(partition: str, position: Position) -> int:
 # -- What there is to do of a source by reference ----------------------------------------------
 
 
-# The first range of a bolt of which nothing is known: one block, as readers read it at once.  With
-# a millisecond a record that may be ten seconds of work, but progress tells long before it ends,
-# and what was begun can be split.
+# The first range of a bolt of which nothing is known: one block, as readers read it at once.  At a
+# millisecond a record that may be ten seconds of work, but reports of progress show that early, and
+# a begun range can be split.
 _FIRST_BYTES = 1 << 20
-# Where a source does not say how large it is: a small batch, as of records by value.
+# The same if a source does not say how large it is: a small batch, as for records by value.
 _FIRST_POSITIONS = 1_000
 
 
@@ -152,22 +152,24 @@ class RangeBacklog(SendBuffer):
         self._extents: dict[str, Extent] = {}
 
     def add(self, partition: str, extent: Extent, pieces: Pieces) -> None:
-        """``pieces`` of ``partition`` are to be done."""
+        """Add ``pieces`` of ``partition``, which are to be done."""
         self._extents[partition] = extent
         self._waiting.extend((partition, start, stop) for start, stop in pieces)
         self.records += measure(pieces)
 
     def put_back(self, partition: str, pieces: Pieces) -> None:
-        """``pieces`` of ``partition`` were given out, not begun, and are the next again."""
+        """Put back ``pieces`` of ``partition`` that were given out and not begun; they are the next
+        again.
+        """
         self._waiting.extendleft((partition, *piece) for piece in reversed(pieces))
         self.records += measure(pieces)
 
     def of(self, partition: str) -> Pieces:
-        """What of ``partition`` waits.  O(all)."""
+        """Return the pieces of ``partition`` that wait.  O(all)."""
         return tuple(sorted((a, b) for name, a, b in self._waiting if name == partition))
 
     def take_out(self, partition: str, pieces: Pieces) -> None:
-        """``pieces`` of ``partition`` were done by somebody who had them before.  O(all)."""
+        """Take out ``pieces`` of ``partition`` that a bolt had before and has done now.  O(all)."""
         kept: deque[tuple[str, int, int]] = deque()
         for name, start, stop in self._waiting:
             left = minus(((start, stop),), pieces) if name == partition else ((start, stop),)
@@ -177,7 +179,7 @@ class RangeBacklog(SendBuffer):
 
     @property
     def first_positions(self) -> int:
-        """How many positions a bolt gets before anything is known of it.  Not when empty."""
+        """Return how many positions a bolt gets while nothing is known of it.  Not when empty."""
         extent = self._extents[self._waiting[0][0]]
         if not extent.size_bytes:
             return _FIRST_POSITIONS
@@ -185,14 +187,14 @@ class RangeBacklog(SendBuffer):
 
     def cut(self, records_max: int, bytes_max: int) -> Cut:
         """Take up to ``records_max`` positions; a source that can't be split goes as a whole."""
-        del bytes_max  # the driver holds none of them
+        del bytes_max  # the driver holds none of the records
         partition, start, stop = self._waiting.popleft()
         extent = self._extents[partition]
         end = stop if not extent.is_splittable else min(stop, start + records_max)
         self.records -= end - start
         if end < stop and extent.is_final:
             self._waiting.appendleft((partition, end, stop))
-        elif end < stop:  # partitions that grow take turns, or the last one would be left behind
+        elif end < stop:  # partitions that grow take turns, or the last one would never get one
             self._waiting.append((partition, end, stop))
         return cut_of(
             partition, ((start, end),), extent.identity, is_splittable=extent.is_splittable
@@ -202,15 +204,15 @@ class RangeBacklog(SendBuffer):
 class RangeIntake:
     """Ledgers and backlog of all partitions.  Not thread-safe; owned by ``RangeCore``.
 
-    The driver meets it as it meets :class:`flowctl.core.intake.Intake`; as nothing is read here,
-    there is always room, and nothing waits for a save.
+    Drivers use it like :class:`flowctl.core.intake.Intake`; as no record is read here, there is
+    always room, and nothing waits for a save.
     """
 
     def __init__(self, restored: Checkpoint) -> None:
         self.buffer: RangeBacklog = RangeBacklog()
         self.ledgers: dict[str, RangeLedger] = {}
         self.is_held = False
-        self.holds_rest = False  # known is only where the source ends, and that is told
+        self.holds_rest = False  # only the end of the source is known, and it is reported by a call
         self.has_room = True
         self.is_full = False
         self.skipped = 0
@@ -220,9 +222,9 @@ class RangeIntake:
         self._moved: set[str] = set()
 
     def offer(self, extents: Mapping[str, Extent]) -> None:
-        """The source was looked at: these partitions reach that far.
+        """Take the extents of the source's partitions, as just looked up.
 
-        Raises :class:`SourceError` if one is another than before, or has become shorter.
+        Raises :class:`SourceError` if one has another identity than before, or has become shorter.
         """
         for partition, extent in extents.items():
             ledger = self.ledgers.get(partition)
@@ -243,12 +245,12 @@ class RangeIntake:
         return all(ledger.extent.is_final for ledger in self.ledgers.values())
 
     def note_done(self, partition: str, pieces: Pieces, records: int) -> None:
-        """``pieces``, none of which was done before, are; they hold ``records``."""
+        """Note that ``pieces``, none of which was done before, are done; they hold ``records``."""
         ledger = self.ledgers[partition]
         left, positions = records, measure(pieces)
         self.positions_done += positions
         for start, stop in pieces:
-            # Only the sum is known where there are several: each gets its share by length.
+            # If there are several, only their sum is known: each gets its share by length.
             share = left * (stop - start) // positions if positions else 0
             ledger.ack(start, stop, share)
             left -= share
@@ -256,17 +258,19 @@ class RangeIntake:
         self._moved.add(partition)
 
     def ack(self, cut: Cut) -> None:
-        """What is left of a tuple is done; of what was not done by progress one record is known."""
+        """Mark the rest of a tuple done; it counts as one record."""
         assert isinstance(cut, RangeCut)
         if cut.pieces:
             self.note_done(cut.partition, cut.pieces, 1)
 
     def acked_through(self, partition: str) -> Position | None:
-        """Up to where all is done."""
+        """Return the position up to which all of ``partition`` is done."""
         return self.ledgers[partition].cumulative
 
     def given_up(self, partition: str) -> Position | None:
-        """The last position of ``partition`` that was given up or rejected; None: none was."""
+        """Return the last position of ``partition`` that was given up or rejected; None: none
+        was.
+        """
         lost = self.ledgers[partition].lost
         return lost[-1].last if lost else None
 
@@ -278,7 +282,7 @@ class RangeIntake:
         self._moved.add(cut.partition)
 
     def end(self) -> None:
-        """No partition grows any more."""
+        """Note that no partition grows any more."""
 
     def note_mark(self, partition: str, mark: Position) -> None:
         """For sources by value."""
@@ -293,7 +297,9 @@ class RangeIntake:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Done, and in all: in bytes if all partitions say how many they are, else positions."""
+        """Return what is done and the total: in bytes if all partitions know theirs, else in
+        positions.
+        """
         ledgers = list(self.ledgers.values())
         if all(ledger.extent.size_bytes is not None for ledger in ledgers):
             sizes = [_bytes_of(ledger) for ledger in ledgers]
@@ -308,7 +314,7 @@ class RangeIntake:
         self._moved.update(partitions)
 
     def take_moved(self) -> dict[str, PartitionCheckpoint]:
-        """Return how far those partitions are done that may have moved since the last call."""
+        """Return the state of the partitions that may have advanced since the last call."""
         moved, self._moved = self._moved, set()
         return {name: self.ledgers[name].checkpoint() for name in moved}
 
@@ -324,7 +330,7 @@ class RangeIntake:
         return {name: self.ledgers[name].checkpoint() for name in islice(names, limit)}
 
     def checkpoint(self) -> Checkpoint:
-        """What a restart needs, also of partitions that are not there in this run."""
+        """Return what a restart needs, also of partitions that this run does not have."""
         partitions = dict(self._restored)
         for name, ledger in self.ledgers.items():
             partitions[name] = ledger.checkpoint()

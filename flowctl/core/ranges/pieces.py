@@ -1,4 +1,4 @@
-"""Integer spans of a partition, and tuples that hold those in place of records.
+"""Integer spans of a partition, and tuples that hold spans in place of records.
 
 What is still to be done of a range is most often one span.  It becomes several when a part in its
 middle is done, or failed, elsewhere.
@@ -12,37 +12,37 @@ from typing import TypeAlias, overload
 from flowctl.core.buffer import Cut
 from flowctl.core.records import Record
 
-# Half-open, in order, disjoint, none empty.
+# Half-open spans in order, disjoint, none empty.
 Pieces: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def measure(pieces: Pieces) -> int:
-    """How many positions there are."""
+    """Return the number of positions in ``pieces``."""
     return sum(stop - start for start, stop in pieces)
 
 
 def within(pieces: Pieces, start: int, stop: int) -> Pieces:
-    """What of ``pieces`` lies in ``[start, stop)``."""
+    """Return the parts of ``pieces`` in ``[start, stop)``."""
     cut = ((max(a, start), min(b, stop)) for a, b in pieces)
     return tuple((a, b) for a, b in cut if a < b)
 
 
 def without(pieces: Pieces, start: int, stop: int) -> Pieces:
-    """What of ``pieces`` lies outside of ``[start, stop)``."""
+    """Return the parts of ``pieces`` outside of ``[start, stop)``."""
     if start >= stop or not pieces:
         return pieces
     return within(pieces, pieces[0][0], start) + within(pieces, stop, pieces[-1][1])
 
 
 def minus(pieces: Pieces, others: Pieces) -> Pieces:
-    """What of ``pieces`` is in none of ``others``."""
+    """Return the parts of ``pieces`` that are in none of ``others``."""
     for start, stop in others:
         pieces = without(pieces, start, stop)
     return pieces
 
 
 def counted(pieces: Pieces, first: int, last: int) -> Pieces:
-    """The positions that are number ``first`` to ``last - 1`` of ``pieces``."""
+    """Return the positions number ``first`` to ``last - 1`` of ``pieces``."""
     found: list[tuple[int, int]] = []
     before = 0
     for start, stop in pieces:
@@ -55,7 +55,9 @@ def counted(pieces: Pieces, first: int, last: int) -> Pieces:
 
 
 def joined(pieces: Pieces, others: Pieces) -> Pieces:
-    """Both, in order, merged where they touch; they do not overlap."""
+    """Return ``pieces`` and ``others``, which do not overlap, in order and merged where they
+    touch.
+    """
     merged: list[tuple[int, int]] = []
     for start, stop in sorted((*pieces, *others)):
         if merged and merged[-1][1] == start:
@@ -66,7 +68,7 @@ def joined(pieces: Pieces, others: Pieces) -> Pieces:
 
 
 class Positions(Sequence[Record]):
-    """Stands for records that nobody on this side has read: as many as there are positions."""
+    """Stands for records that the driver has not read: as many as there are positions."""
 
     __slots__ = ("_length", "pieces")
 
@@ -94,15 +96,15 @@ class Positions(Sequence[Record]):
                 yield Record(position, None)
 
 
-_NO_SEQ = 0  # positions are numbers themselves: nobody counts records
+_NO_SEQ = 0  # positions are numbers themselves: records are not counted
 
 
 class RangeCut(Cut, gc=False, eq=False):
     """What a tuple by reference holds: ``pieces`` of one partition, in place of records.
 
-    ``records`` are :class:`Positions`, so that work is counted in positions; or the one record that
-    is there, if a bolt said so: then it can't be divided.  ``bounds``: what a bolt that has this
-    tuple may speak of.  ``is_unread``: the source could not be read, so dividing does not help.
+    ``records`` are :class:`Positions`, so that work is counted in positions; or its only record, if
+    a bolt reported that: then it can't be divided.  ``bounds``: the pieces on which a bolt that has
+    this tuple may report.  ``is_unread``: the source could not be read, so dividing does not help.
     """
 
     pieces: Pieces
@@ -117,7 +119,7 @@ class RangeCut(Cut, gc=False, eq=False):
         return 1 if self.is_unread else len(self.records)
 
     def of(self, pieces: Pieces) -> RangeCut:
-        """The same with other ``pieces`` of it."""
+        """Return the same with other ``pieces`` of it."""
         return RangeCut(
             self.partition,
             _NO_SEQ,
@@ -130,21 +132,23 @@ class RangeCut(Cut, gc=False, eq=False):
         )
 
     def index_of(self, position: int) -> int | None:
-        """How many positions come before ``position``; None: it is not in here."""
+        """Return how many positions come before ``position``; None: it is not in here."""
         if not self.between(position, position + 1).pieces:
             return None
         return len(self.between(self.pieces[0][0], position).records)
 
     def between(self, start: int, stop: int) -> RangeCut:
-        """What of it lies in ``[start, stop)``, for a tuple of its own."""
+        """Return the part of it in ``[start, stop)``, for a separate tuple."""
         return self.of(within(self.pieces, start, stop)).rebound()
 
     def outside(self, start: int, stop: int) -> RangeCut:
-        """What of it lies outside of ``[start, stop)``."""
+        """Return the parts of it outside of ``[start, stop)``."""
         return self.of(without(self.pieces, start, stop))
 
     def rebound(self) -> RangeCut:
-        """The same for a tuple of its own: a bolt that has it may speak of just these pieces."""
+        """Return the same for a separate tuple: a bolt that has it may report on just these
+        pieces.
+        """
         if self.pieces:
             self.bounds = (self.pieces[0][0], self.pieces[-1][1])
         return self
@@ -164,7 +168,7 @@ class RangeCut(Cut, gc=False, eq=False):
 
 
 def cut_of(partition: str, pieces: Pieces, identity: str, *, is_splittable: bool) -> RangeCut:
-    """Return what a new tuple of these ``pieces``, at least one, holds."""
+    """Return the cut for a new tuple of these ``pieces``, at least one."""
     bounds = (pieces[0][0], pieces[-1][1])
     records = Positions(pieces)
     return RangeCut(partition, _NO_SEQ, records, 0, pieces, bounds, identity, is_splittable)

@@ -1,4 +1,4 @@
-"""The moves of positions between tuples, the backlog and what is done.  Each is in one place."""
+"""How positions move between tuples, the backlog and the done part.  Each is in one place only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from flowctl.core.ranges.pieces import Pieces, RangeCut, cut_of, joined, measure
 from flowctl.core.records import Record
 from flowctl.core.tuples import FlowTuple
 
-# A range that would have to be cut by less than a fifth stays whole: that is not worth another one.
+# A range that would have to be cut by less than a fifth stays whole: the cut is not worth another
+# range.
 _FITS_SHARE = 0.8
 
 
@@ -35,7 +36,7 @@ class Settling:
     # -- a tuple gives something away ----------------------------------------------------
 
     def recut(self, flow_tuple: FlowTuple, cut: RangeCut) -> None:
-        """``flow_tuple`` holds ``cut`` from now on, wherever it is."""
+        """Let ``flow_tuple`` hold ``cut`` from now on, wherever it is."""
         before = len(flow_tuple.cut.records)
         self._book.counters.records_pending_now += len(cut.records) - before
         holder = self._book.bolts.get(flow_tuple.held_by or "")
@@ -46,7 +47,7 @@ class Settling:
             flow_tuple.recut(cut)
 
     def part_with(self, flow_tuple: FlowTuple, part: RangeCut) -> FlowTuple:
-        """``part`` of ``flow_tuple`` goes to another bolt at once; return its tuple."""
+        """Split ``part`` off ``flow_tuple`` for another bolt at once; return its tuple."""
         piece = self._new(flow_tuple, part)
         if not flow_tuple.cut.records:  # all of it: a search goes on there
             piece.begin_search(flow_tuple.end_search())
@@ -55,7 +56,7 @@ class Settling:
         return piece
 
     def keep_fitting(self, flow_tuple: FlowTuple, shares: Shares, now_s: float) -> None:
-        """A slow bolt that was idle gets as much of another's range as it can do in time."""
+        """Let a slow bolt that was idle keep as much of another's range as it can do in time."""
         cut = cast("RangeCut", flow_tuple.cut)
         consumer = self._book.bolts[flow_tuple.held_by or ""]
         start, stop = cut.pieces[0]
@@ -66,15 +67,16 @@ class Settling:
         is_cut = is_cut and self._book.has_other({consumer.bolt}, flow_tuple)
         if is_cut and kept < _FITS_SHARE * (stop - start):
             rest = self.part_with(flow_tuple, cut.between(start + kept, stop))
-            rest.avoid(consumer.bolt)  # or it would get that too, crumb by crumb
+            rest.avoid(consumer.bolt)  # or it would get the rest too, bit by bit
             self._book.changed(consumer)
 
     def leave_batch(self, flow_tuple: FlowTuple, now_s: float) -> None:
-        """Another bolt gets what a silent one held, but for now not the batch that it had in hand.
+        """Keep from other bolts, for now, the batch that a silent bolt was working on; they get the
+        rest of its range.
 
-        A bolt that stopped for a second reports that batch when it goes on, and what was given to
-        another meanwhile is done twice: 1.1 % of all, with a stop every 10 s (a model).  The batch
-        is sent again once the bolt has been silent for that long again.
+        A bolt that stopped for a second reports that batch when it goes on, and if another had got
+        it meanwhile, it would be done twice: 1.1 % of all, with a stop every 10 s (a model).  The
+        batch is sent again once the bolt has been silent for that long again.
         """
         book, cut = self._book, cast("RangeCut", flow_tuple.cut)
         number = flow_tuple.tuple_id
@@ -82,26 +84,27 @@ class Settling:
         silent = [c for c in holders if c is not None and number in c.strays]
         if not silent or not cut.is_splittable or flow_tuple.search is not None:
             return
-        service = max(silent, key=lambda c: c.strays[number]).service  # the last that had it
+        service = max(silent, key=lambda c: c.strays[number]).service  # the last bolt that had it
         start, stop = cut.pieces[0]
-        batch = int(service.mean_records)  # of one report: a bolt reports after each, or nearly so
+        batch = int(service.mean_records)  # positions of one report, about a batch
         if not 0 < batch < stop - start:
             return
         piece = self._new(flow_tuple, cut.between(start, start + batch))
-        # Nobody should have to wait for it at the end.
+        # No bolt should have to wait for it at the end.
         left_s = self._intake.buffer.records * service.record_s / book.slots
         wait_s = min(book.settings.timeout.silence_s, left_s / 2)
         self._failures.retries.add(piece, not_before_s=now_s + wait_s, now_s=now_s)
         book.changed(book.bolts[flow_tuple.held_by or ""])  # it holds less, and may have room
 
     def put_back(self, flow_tuple: FlowTuple, part: RangeCut) -> None:
-        """``part`` of ``flow_tuple`` waits again, as if nobody had been given it."""
+        """Put ``part`` of ``flow_tuple`` back to the backlog, as if no bolt had been given it."""
         cut = cast("RangeCut", flow_tuple.cut)
         self.recut(flow_tuple, cut.of(minus(cut.pieces, part.pieces)))
         self._intake.buffer.put_back(cut.partition, part.pieces)
 
     def take_apart(self, flow_tuple: FlowTuple, part: RangeCut) -> FlowTuple:
-        """``part`` of ``flow_tuple`` failed: return a tuple of it that goes nowhere yet.
+        """Split the failed ``part`` off ``flow_tuple``; return its tuple, which is not scheduled
+        yet.
 
         A search for the record that fails goes on in it.
         """
@@ -124,12 +127,13 @@ class Settling:
     # -- something is done ---------------------------------------------------------------
 
     def records_share(self) -> float:
-        """How many records a position is, as far as is known."""
+        """Return how many records a position stands for, as far as is known."""
         positions = self._intake.positions_done
         return self._book.counters.records_acked / positions if positions else 0.0
 
     def take_everywhere(self, partition: str, start: int, stop: int, now_s: float) -> Pieces:
-        """``[start, stop)`` is done: take it from whoever has it; return what nobody had done.
+        """Take the done ``[start, stop)`` out of all tuples and the backlog; return the pieces that
+        were not done before.
 
         What waits for the dead letter stays there.
         """
@@ -165,14 +169,14 @@ class Settling:
     def note_done(
         self, bolt: str, told: Progress, partition: str, done: Pieces, now_s: float
     ) -> None:
-        """``done``, all or a part of what ``told`` is about, is in nobody's hands: it is done.
+        """Mark ``done``, all or a part of what ``told`` reports on, as done; no tuple holds it any
+        more.
 
-        What ``process`` rejected waits for the dead letter, if there is one, as tuples of one
-        record each.
+        Rejected records wait for the dead letter, if there is one, as tuples of one record each.
         """
         counters, did = self._book.counters, told.did
         whole, new = told.done_through - told.start, measure(done)
-        # Of a part that was done before, and the records that it held, only the sum is known.
+        # If a part was done before, only the sum of its records is known.
         records = did.records if new == whole else round(did.records * new / whole)
         rejected = [one for one in did.rejected if within(done, one.position, one.position + 1)]
         counters.records_left_out += did.left_out

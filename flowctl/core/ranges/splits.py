@@ -1,9 +1,9 @@
 """If a bolt is idle and nothing is left to send, a busy bolt gives back the end of its range.
 
-After dynamic work rebalancing of Dataflow ("liquid sharding"): the one with the latest expected end
-is asked for the share after which both end together.  It decides itself where its range ends, never
-below what it has claimed, and only after its answer is the rest another's to have.  An answer that
-does not come is asked for again, under the same number.
+After dynamic work rebalancing of Dataflow ("liquid sharding"): the bolt with the latest expected
+end is asked for the share after which both end together.  That bolt decides where its range ends,
+never below what it has claimed, and only after its answer may another bolt have the rest.  An
+answer that does not come is asked for again, under the same number.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from flowctl.core.ranges.consumer import PositionPace, RangeConsumer
 from flowctl.core.ranges.pieces import RangeCut
 from flowctl.core.tuples import FlowTuple
 
-# What is asked for must be at least so many reports' worth: a bolt's next batches are claimed by
-# the time that the question arrives, and less would not be worth a message.
+# An answer must be worth at least this many reports: a bolt's next batches are claimed before the
+# request arrives, and less would not be worth a message.
 _REPORTS_MIN = 2
-# The answer to a question takes a round trip, and a moment for a worker that is busy; then it is
-# asked again, later each time, which does no harm.
+# How long to wait for an answer [s]: a round trip, and a moment for a worker that is busy.  Then
+# the request is repeated, later each time, which does no harm.
 _ASK_AGAIN_S = 0.1
 _ASK_AGAIN_MAX_S = 10.0
-# A bolt that gave nothing is asked again after this, if it has reported nothing since.
+# A bolt that gave nothing is asked again after this time [s], if it has reported nothing since.
 _REFUSED_S = 0.5
-# A range that was given back whole goes on where it is for so long before it may move whole again,
-# doubled at each move: a bolt that is slow to open the source must get to its first batch.
+# A range that was given back whole stays with its new bolt for this long [s] before it may move
+# whole again, doubled at each move: a bolt that is slow to open the source must get to its first
+# batch.
 _SETTLE_S = 0.5
-_SETTLE_MOVES_MAX = 10  # then it stays for minutes
+_SETTLE_MOVES_MAX = 10  # after this many moves it stays for minutes
 # Looking at all bolts costs about 1 us each: at most a twentieth of the time goes into it.
 _LOOK_S_PER_BOLT = 20e-6
 _LOOK_EVERY_S = 0.01  # and with few bolts, more often than a report comes
 # Without news a bolt that is late only becomes later: as often as reports come is enough.
 _LOOK_AGAIN_S = 0.1
 
-# If nobody has reported for so long (three reports' time), bolts count as equally fast: an idle one
-# gets half of what another has, and that half will show how fast they are.
+# If no bolt has reported for this long [s] (three reports' time), bolts count as equally fast: an
+# idle one gets half of what another has, and that half will show how fast they are.
 _TELLS_S = 0.5
 _UNKNOWN = PositionPace(1.0, 0.0)
 
 
 class Ask(msgspec.Struct):
-    """A question that has no answer yet."""
+    """A request to split a range that has no answer yet."""
 
     order: Split
     again_s: float
@@ -57,8 +58,8 @@ class Ask(msgspec.Struct):
 class Donor(msgspec.Struct, frozen=True):
     """A range at work: how many positions are left, and how long until they are done.
 
-    ``late_s``: until it goes on with those; a bolt that has told nothing for longer than it should
-    is expected to take as long again.
+    ``late_s``: until it goes on with them; a bolt that is overdue with its report is expected to
+    take as long again.
     """
 
     positions: float
@@ -69,44 +70,48 @@ class Donor(msgspec.Struct, frozen=True):
 
     @property
     def left_s(self) -> float:
-        """When it would end by itself."""
+        """How long it would still take by itself [s]."""
         return self.late_s + self.positions * self.position_s
 
 
 def share_kept(donor: Donor, position_s: float, lag_s: float) -> float:
-    """What the donor should keep, as a share, so that it ends together with the one that gets it.
+    """Return the share that the donor should keep so that it ends together with the bolt that gets
+    the rest.
 
-    That one needs ``position_s`` for a position and begins after ``lag_s``; 1: the donor would be
+    That bolt needs ``position_s`` for a position and begins after ``lag_s``; 1: the donor would be
     done sooner by itself.
     """
     # late + kept * own = lag + (positions - kept) * other
     other_s = donor.positions * position_s + lag_s - donor.late_s
     kept = other_s / (donor.position_s + position_s)
-    # Not a record more than it has claimed, if it would not even get to the next position.
+    # Keep only the claimed records if it would not even get to the next position.
     return min(1.0, kept / donor.positions) if kept >= 1 else 0.0
 
 
 class Splits:
-    """Which bolt was asked for what.  Part of ``RangeCore``, not thread-safe."""
+    """Which bolt was asked for a part of which range.  Part of ``RangeCore``, not thread-safe."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
         self._asks: dict[int, Ask] = {}  # by tuple id
         self._requests = 0
-        # Refused when so many positions were left: not asked again before that changes, or then.
+        # Positions that were left when the bolt refused, and until when it is not asked again
+        # unless that changes.
         self._refused: dict[int, tuple[int, float]] = {}
-        # How often in a row the range was given back whole, with nothing of it done.
+        # How often in a row the range was given back whole, with no part of it done.
         self._moves: dict[int, int] = {}
-        self._look_at_s = -NEVER  # not before
-        self._look_again_s = NEVER  # although nothing happens
+        self._look_at_s = -NEVER  # no look before this
+        self._look_again_s = NEVER  # next look even if nothing happens
 
     # -- when nothing is left to send ----------------------------------------------------
 
     def look(self, idle: Sequence[str], now_s: float, *, questions: int) -> None:
-        """Ask on behalf of the ``idle`` bolts, as far as ``questions`` are not enough for them."""
+        """Ask busy bolts on behalf of the ``idle`` ones, as far as the open ``questions`` are not
+        enough.
+        """
         missing = len(idle) - questions - len(self._asks)
         if missing <= 0:
-            self._look_again_s = now_s + _LOOK_AGAIN_S  # answers come first
+            self._look_again_s = now_s + _LOOK_AGAIN_S  # answers are awaited first
         if missing <= 0 or now_s < self._look_at_s:
             return
         bolts = self._book.bolts
@@ -124,12 +129,14 @@ class Splits:
             self._ask_for(taker, donor, now_s)
 
     def _avoids(self, flow_tuple: FlowTuple, bolt: str) -> bool:
-        """Whether ``bolt`` would not get the end of ``flow_tuple``, as it did not manage it."""
+        """Whether ``bolt`` could not get the end of ``flow_tuple``, because it did not manage that
+        tuple before.
+        """
         avoid = flow_tuple.avoided
         return avoid is not None and bolt in avoid and self._book.has_other(avoid, flow_tuple)
 
     def next_s(self, *, is_idle: bool) -> float | None:
-        """When to look or to ask again; None: no time is set."""
+        """Return when to look or to ask again; None: no time is set."""
         due_s = min((ask.again_s for ask in self._asks.values()), default=NEVER)
         if is_idle:
             due_s = min(due_s, self._look_again_s)
@@ -152,7 +159,7 @@ class Splits:
                 if pace is _UNKNOWN and silent_s < _TELLS_S:
                     continue
                 late_s = silent_s - pace.positions * pace.position_s
-                # What it has done since its last report, if it is not late.
+                # Positions that it has done since its last report, if it is not late.
                 done = min(pace.positions, silent_s / pace.position_s) if late_s <= 0 else 0.0
                 if positions > done:
                     yield Donor(
@@ -168,7 +175,7 @@ class Splits:
             return False
         ask = self._asks.get(tuple_id)
         if ask is not None and ask.order.bolt != consumer.bolt:
-            del self._asks[tuple_id]  # who was asked has it no more
+            del self._asks[tuple_id]  # the bolt that was asked has it no more
             ask = None
         positions, until_s = self._refused.get(tuple_id, (-1, 0.0))
         return ask is None and (positions != len(cut.records) or now_s >= until_s)
@@ -180,7 +187,7 @@ class Splits:
         return now_s < flow_tuple.sent_at_s + _SETTLE_S * (1 << (moves - 1))
 
     def _mean(self) -> PositionPace:
-        """The mean bolt of those that have reported."""
+        """Return the pace of the mean bolt, of those that have reported."""
         known = [c.service for c in self._book.bolts.values() if c.service.samples]
         if not any(service.record_s for service in known):
             return _UNKNOWN
@@ -202,13 +209,15 @@ class Splits:
     # -- asking --------------------------------------------------------------------------
 
     def take_back(self, consumer: RangeConsumer, now_s: float) -> None:
-        """Ask ``consumer`` for all that it has not claimed of what it works on."""
+        """Ask ``consumer`` for the unclaimed part of the ranges that it works on."""
         for flow_tuple in islice(consumer.flight.values(), consumer.slots):
             if flow_tuple.tuple_id not in self._asks:
                 self._ask(consumer, flow_tuple, 0.0, now_s)
 
     def call_off(self, bolt: str, tuple_id: int) -> None:
-        """``bolt`` need not go on with a range that another has by now; no answer is awaited."""
+        """Tell ``bolt`` to stop working on a range that another bolt has by now; no answer is
+        awaited.
+        """
         self._book.orders.append(self._order(bolt, tuple_id, 0.0))
 
     def _ask(
@@ -224,7 +233,7 @@ class Splits:
         return Split(bolt, tuple_id, self._requests, keep)
 
     def on_deadline(self, now_s: float) -> None:
-        """Ask again for answers that did not come; forget those of ranges that went elsewhere."""
+        """Repeat requests without an answer; forget requests for ranges that went elsewhere."""
         due = [ask for ask in self._asks.values() if ask.again_s <= now_s]
         for ask in due:
             consumer = self._book.bolts.get(ask.order.bolt)
@@ -238,7 +247,7 @@ class Splits:
     # -- answers -------------------------------------------------------------------------
 
     def answered(self, bolt: str, tuple_id: int, request: int) -> bool:
-        """An answer came; return whether it is one that was waited for."""
+        """Note that an answer came; return whether one was waited for."""
         ask = self._asks.get(tuple_id)
         if ask is None or (ask.order.bolt, ask.order.request) != (bolt, request):
             return False
@@ -246,7 +255,9 @@ class Splits:
         return True
 
     def refused(self, flow_tuple: FlowTuple, consumer: RangeConsumer, now_s: float) -> None:
-        """It gave nothing: not asked again until it has done something, or is twice as late."""
+        """Note that a bolt gave nothing: it is not asked again until it has done something, or is
+        twice as late.
+        """
         self._refused = {i: n for i, n in self._refused.items() if i in self._book.pending}
         wait_s = max(_REFUSED_S, consumer.silent_s(flow_tuple, now_s))
         self._refused[flow_tuple.tuple_id] = (len(flow_tuple.cut.records), now_s + wait_s)
@@ -254,7 +265,7 @@ class Splits:
     def parted(
         self, whole: FlowTuple, piece: FlowTuple, holder: RangeConsumer, now_s: float
     ) -> None:
-        """``holder`` gave ``piece`` of ``whole`` back, which is a range of its own now."""
+        """Note that ``holder`` gave back ``piece`` of ``whole``, which is a separate range now."""
         cut = piece.cut
         if holder.moved_at_s <= whole.sent_at_s:
             self._moves[piece.tuple_id] = self._moves.get(whole.tuple_id, 0)
@@ -273,6 +284,6 @@ class Splits:
         )
 
     def forget(self, tuple_id: int) -> None:
-        """The range is in nobody's hands, or done."""
+        """Forget a range that is done, or that no bolt holds."""
         self._asks.pop(tuple_id, None)
         self._moves.pop(tuple_id, None)

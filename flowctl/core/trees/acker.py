@@ -24,13 +24,13 @@ import msgspec
 from flowctl.core.trees.rotating import ACKER_BUCKETS, RotatingMap
 from flowctl.errors import InternalError
 
-TaskId: TypeAlias = int | str  # who gets a message: one copy of a spout, of a bolt, of the acker
+TaskId: TypeAlias = int | str  # a receiver: a copy of a spout, a bolt or the acker
 
 
 def owner_of(root: int, ackers: Sequence[TaskId]) -> TaskId:
-    """Return which of ``ackers`` keeps account of ``root``: always the same one (S125).
+    """Return which of ``ackers`` tracks ``root``: always the same one (S125).
 
-    Root ids are random, so the remainder shares them out evenly.  All who ask must hold the same
+    Root ids are random, so the remainder shares them out evenly.  All callers must have the same
     list in the same order; trees that are pending when it changes expire and go again.
     """
     if not ackers:
@@ -41,7 +41,7 @@ def owner_of(root: int, ackers: Sequence[TaskId]) -> TaskId:
 
 
 class TreeOutcome(enum.Enum):
-    """What became of a tree."""
+    """The outcome of a tree."""
 
     COMPLETE = "complete"  # every tuple of it was acked
     FAILED = "failed"  # a bolt failed a tuple of it
@@ -72,9 +72,9 @@ class AckerLedger:
     """The trees of one acker.  Pure and not thread-safe; memory: one small object a tree.
 
     Messages may come in any order, so a tree is opened by whatever comes first and judged only once
-    its spout is known.  Each message must arrive at most once.  A second init is told by the spout
-    being known, and ignored, as it could make a tree look complete; a second ack can not, it only
-    keeps its tree from completing until it expires.
+    its spout is known.  Each message must arrive at most once.  A second init is recognised because
+    the spout is known by then; it is ignored, as it could make a tree look complete.  A second ack
+    is not recognised; it only keeps its tree from completing until it expires.
 
     ``remembers_early_fails`` False is the literal rule (S78): a fail that overtakes its init is
     ignored, and the tree has to expire.
@@ -109,7 +109,9 @@ class AckerLedger:
         return len(self._trees)
 
     def on_init(self, root: int, value: int, spout: TaskId) -> Verdict | None:
-        """``spout`` has sent the first tuples of ``root``; ``value`` is the XOR of their ids."""
+        """Take an init: ``spout`` has sent the first tuples of ``root``; ``value`` is the XOR of
+        their ids.
+        """
         tree = self._trees.get(root)
         if tree is None:
             tree = self._open(root)
@@ -123,7 +125,9 @@ class AckerLedger:
         return self._close(root, spout, TreeOutcome.FAILED) if tree.is_failed else None
 
     def on_ack(self, root: int, value: int) -> Verdict | None:
-        """A tuple was acked; ``value`` is its id XOR those of the tuples that came from it."""
+        """Take the ack of a tuple; ``value`` is its id XOR the ids of the tuples that came from
+        it.
+        """
         tree = self._trees.get(root)
         if tree is None:
             self._open(root, value)
@@ -134,7 +138,7 @@ class AckerLedger:
         return self._close(root, tree.spout, TreeOutcome.COMPLETE)
 
     def on_fail(self, root: int) -> Verdict | None:
-        """A tuple of ``root`` was failed, so all of it is."""
+        """Take the failure of a tuple of ``root``, with which the whole tree fails."""
         tree = self._trees.get(root)
         if tree is None:
             if not self._remembers_early_fails:
@@ -147,9 +151,9 @@ class AckerLedger:
         return self._close(root, tree.spout, TreeOutcome.FAILED)
 
     def on_reset_timeout(self, root: int) -> Verdict | None:
-        """A bolt needs longer: the tree's time restarts, here and, if known, at its spout.
+        """Restart the tree's time, as a bolt needs longer: here and, if known, at its spout.
 
-        An unknown root is let be: either it is done, or its time has not begun yet.
+        An unknown root is ignored: either it is done, or its time has not begun yet.
         """
         tree = self._trees.get(root)
         if tree is None:
@@ -158,7 +162,7 @@ class AckerLedger:
         return Verdict(root, tree.spout, TreeOutcome.PROLONGED) if tree.spout is not None else None
 
     def on_tick(self) -> list[Verdict]:
-        """Expire what is too old.  Trees whose spout is unknown are only counted."""
+        """Expire the trees that are too old.  Those whose spout is unknown are only counted."""
         dropped = self._trees.rotate()
         verdicts = [
             Verdict(root, tree.spout, TreeOutcome.EXPIRED)

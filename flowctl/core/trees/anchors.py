@@ -8,8 +8,8 @@ from typing import TypeAlias
 from flowctl.core.trees.rotating import ACKER_BUCKETS, RotatingMap
 from flowctl.errors import JobError
 
-# By which a tuple hangs in its trees: root id → id of its edge there (S72).  Root ids stay the same
-# down a whole tree.  Empty: in no tree, untracked.  Ids have 64 bits, unsigned.
+# A tuple's places in its trees: root id → id of its edge there (S72).  Root ids stay the same down
+# a whole tree.  Empty: in no tree, untracked.  Ids have 64 bits, unsigned.
 Edges: TypeAlias = Mapping[int, int]
 
 # Gives a new id each time: random, 1 to 2^64 - 1, never 0 (which would be no edge at all).  Comes
@@ -18,9 +18,9 @@ NextId: TypeAlias = Callable[[], int]
 
 
 class Anchored:
-    """What a tuple at a bolt has of its trees; to be subclassed by what also has its values.
+    """The edges of a tuple at a bolt; a subclass adds its values.
 
-    Owned by the bolt that was given it, equal only to itself.  ``is_settled`` once it was acked or
+    Owned by the bolt that was given it, equal only to itself.  ``is_settled``: it was acked or
     failed there; ``edges`` become empty when it was held for too long.
     """
 
@@ -37,10 +37,10 @@ class PendingAcks:
     Making an edge costs no message: input tuple → XOR of its new edges is kept here, and rides on
     the input's ack.  The new id goes downstream as it is, to the acker within that XOR.
 
-    What has made no edge has 0 here.  Rotated like the acker's ledger; who holds a tuple for longer
-    says so with :meth:`reset_timeout`.  A tuple whose edges were forgotten fails its trees and is
-    in none any more: acked as if it had made no edge, it would complete a tree in which those edges
-    are still open, if another bolt has prolonged it.  Not thread-safe.
+    An input without new edges has 0 here.  Rotated like the acker's ledger; a bolt that holds a
+    tuple for longer calls :meth:`reset_timeout`.  A tuple whose edges were forgotten fails its
+    trees and is in none any more: acked as if it had made no edge, it would complete a tree in
+    which those edges are still open, if another bolt has prolonged it.  Not thread-safe.
     """
 
     __slots__ = ("_made", "_next_id", "expired")
@@ -81,7 +81,7 @@ class PendingAcks:
     def ack(self, anchor: Anchored) -> list[tuple[int, int]]:
         """Settle an input; return (root id, value) for the acker of each root.
 
-        What was settled before gives nothing: the first word counts.
+        An input that was settled before gives nothing: the first settlement counts.
         """
         if anchor.is_settled:
             return []
@@ -90,7 +90,9 @@ class PendingAcks:
         return [(root, edge ^ made) for root, edge in anchor.edges.items()]
 
     def fail(self, anchor: Anchored) -> list[int]:
-        """Settle an input; return the root ids that fail with it, whatever else they had."""
+        """Settle an input; return the root ids that fail with it, whatever other edges they
+        have.
+        """
         if anchor.is_settled:
             return []
         anchor.is_settled = True
@@ -105,7 +107,7 @@ class PendingAcks:
         return list(anchor.edges)
 
     def on_tick(self) -> list[int]:
-        """Forget inputs that are held for too long; return the root ids that fail with them."""
+        """Forget inputs that were held for too long; return the root ids that fail with them."""
         dropped = self._made.rotate()
         self.expired += len(dropped)
         failed: list[int] = []

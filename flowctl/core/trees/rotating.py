@@ -1,7 +1,7 @@
 """A map whose entries expire by ticks from outside (S46–S48), and when a tick is due (S79).
 
-It has no clock and no thread: whoever owns it rotates it.  With n buckets an entry is dropped by
-the n-th rotation after it was put: it lives longer than n - 1 ticks and n at most.
+It has no clock and no thread: its owner rotates it.  With n buckets an entry is dropped by the n-th
+rotation after it was put: it lives longer than n - 1 ticks and n at most.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 # A spout forgets a tree first (between 1 and 2 ticks).  The acker and the bolts, which hear of a
-# tree later than its spout does, keep it between 2 and 3: they never expire it before the
-# spout.  This holds while all tick with one period.
+# tree later than its spout does, keep it between 2 and 3: they never expire it before the spout,
+# provided that all tick with the same period.
 SPOUT_BUCKETS = 2
 ACKER_BUCKETS = 3
 
@@ -46,7 +46,7 @@ class RotatingMap(Generic[K, V]):
             yield from bucket
 
     def get(self, key: K) -> V | None:
-        """Return the value of ``key`` or None.  Looking does not prolong its life."""
+        """Return the value of ``key`` or None.  This does not prolong its life."""
         for bucket in self._buckets:
             if key in bucket:
                 return bucket[key]
@@ -78,7 +78,9 @@ class RotatingMap(Generic[K, V]):
         return None
 
     def rotate(self) -> dict[K, V]:
-        """A tick: drop the oldest bucket and return it; the caller owns it and says it failed."""
+        """Drop the oldest bucket, as a tick came, and return it: the caller reports its entries as
+        failed.
+        """
         self._buckets.insert(0, {})
         return self._buckets.pop()
 

@@ -1,4 +1,4 @@
-"""What a bolt of a topology did with the inputs of one tuple; it travels with that tuple's ack.
+"""What a bolt of a topology did with the inputs of one tuple, sent with that tuple's ack.
 
 So it is atomic: a worker that dies before its ack has emitted nothing, failed nothing and holds
 nothing.  Inputs are named by their ids, which are the positions of the records that they came as.
@@ -28,14 +28,14 @@ class Emitted(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class FailedInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An input that was failed, and why.
 
-    ``refused``: nothing is wrong with it, its target has no room or is away; ``after_s`` is how
-    long the target asked to be left alone [s], None: it did not say.  ``is_data_error``: what was
-    raised is about a value, so the target is not to blame.
+    ``refused``: the input is fine, but its target has no room or is away; ``after_s`` is how long
+    the target asked to be left alone [s], None: it did not say.  ``is_data_error``: what was raised
+    is about a value, so the target is not to blame.
     """
 
     input_id: int
     reason: str
-    refused: bool = False  # from here on peers may lack them and understand each other
+    refused: bool = False  # peers may lack the fields from here on
     after_s: float | None = None
     is_data_error: bool = False
 
@@ -52,7 +52,7 @@ Sum: TypeAlias = tuple[float, int]
 
 
 class Watched(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a bolt's task did and said since its last settlement: to be added up.
+    """What a bolt's task did and reported since its last settlement, to be added up.
 
     ``executed``, ``acked``, ``failed`` and the times [s] are by source (``component`` or
     ``component/stream``, S67), ``emitted`` by stream; ``counts`` and ``means`` are the user's own,
@@ -74,11 +74,11 @@ class Watched(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of the inputs: those of the tuple that are not named here are acked.
+    """The outcome of a tuple's inputs: inputs that are not named here are acked.
 
-    ``held``: of this tuple, neither acked nor failed yet.  ``acked``: held since an earlier tuple
-    and acked now.  ``failed`` may be of this or an earlier one.  ``prolonged``: the time of their
-    trees begins anew.  ``watched`` says nothing about inputs; None: there is nothing to say.
+    ``held``: inputs of this tuple that are neither acked nor failed yet.  ``acked``: inputs held
+    since an earlier tuple and acked now.  ``failed``: of this or an earlier tuple.  ``prolonged``:
+    inputs whose trees get new time.  ``watched``: metrics of the task; None: there are none.
     """
 
     emits: list[Emitted] = []
@@ -86,4 +86,4 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     held: list[int] = []
     acked: list[int] = []
     prolonged: list[int] = []
-    watched: Watched | None = None  # last, so that peers without it understand each other
+    watched: Watched | None = None  # last, so that peers may lack it

@@ -1,6 +1,7 @@
 """The spout's side of tuple trees: planting them, and what the spout learns about their end.
 
-Nothing is called back: an end comes out as a value, and the tree is pending no more by then (S49).
+There are no callbacks: an end is returned as a value, and the tree is no longer pending by then
+(S49).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from flowctl.core.trees.anchors import NextId
 from flowctl.core.trees.rotating import SPOUT_BUCKETS, RotatingMap
 from flowctl.errors import InternalError
 
-# A root id that is pending already comes with a chance of pending / 2^64.  Eight in a row are no
-# chance but a source of ids that repeats itself.
+# A root id that is pending already comes with a chance of pending / 2^64.  Eight in a row are not
+# chance: the source of ids repeats itself.
 ROOT_ID_TRIES_MAX = 8
 
 
@@ -59,9 +60,9 @@ class TreeEnd(msgspec.Struct, frozen=True):
 
 
 class Planting(msgspec.Struct, frozen=True):
-    """What to do about one emission.
+    """The result of one emission.
 
-    ``edges``: of the tuple to each target, in the order of the targets, empty if untracked.
+    ``edges``: from the tuple to each target, in the order of the targets, empty if untracked.
     ``init``: for the acker that owns the root.  ``end``: an ack that is due at once.
     """
 
@@ -73,8 +74,9 @@ class Planting(msgspec.Struct, frozen=True):
 class SpoutTrees:
     """The trees that the tasks of one spout have planted and wait for.  Not thread-safe.
 
-    ``emitted`` counts emissions, also untracked ones and those that nobody gets; ``late`` what was
-    said of trees that are pending no more.  ``len()`` is what a limit on pending trees looks at.
+    ``emitted`` counts emissions, also untracked ones and those without a receiver; ``late`` counts
+    messages about trees that are no longer pending.  ``len()`` is what a limit on pending trees
+    looks at.
     """
 
     __slots__ = ("_has_ackers", "_next_id", "_pending", "emitted", "late")
@@ -102,11 +104,11 @@ class SpoutTrees:
         stream: str = "default",
         started_at_s: float | None = None,
     ) -> Planting:
-        """``task`` emits one tuple to ``targets`` receivers.
+        """Plant the tree of a tuple that ``task`` emits to ``targets`` receivers.
 
-        Tracked if it has a ``message_id`` (anything but None) and there are ackers (S57); with no
-        ackers it ends at once, as acked (S58).  Zero targets: nothing is tracked and nothing ends
-        (S74); what that means for the message is the caller's to decide.
+        It is tracked if it has a ``message_id`` (anything but None) and there are ackers (S57);
+        with no ackers it ends at once, as acked (S58).  Zero targets: nothing is tracked and
+        nothing ends (S74); what that means for the message is the caller's to decide.
         ``started_at_s`` is the time now if the sampler fired, else None.
         """
         self.emitted += 1
@@ -134,7 +136,8 @@ class SpoutTrees:
         )
 
     def on_ack(self, root: int, *, task: TaskId, now_s: float) -> TreeEnd | None:
-        """The acker reports to ``task`` that ``root`` is complete; None if it isn't pending (S50).
+        """End ``root``, which the acker reports to ``task`` as complete; None if it isn't pending
+        (S50).
 
         :class:`InternalError` if another task planted it; nothing is changed then.
         """
@@ -149,7 +152,9 @@ class SpoutTrees:
         return self._pending.touch(root)
 
     def on_tick(self, *, now_s: float) -> list[TreeEnd]:
-        """Expire what is pending for too long, so that a broken bolt can't block a spout (S48)."""
+        """Expire trees that are pending for too long, so that a broken bolt can't block a spout
+        (S48).
+        """
         return [
             TreeEnd(tree, TreeOutcome.EXPIRED, _age_s(tree, now_s))
             for tree in self._pending.rotate().values()
