@@ -206,7 +206,7 @@ class _Frames:
     def __init__(self, file: IO[bytes], new: Callable[[], _Frame]) -> None:
         self._file = file
         self._new = new
-        self._frame: _Frame | None = None  # of the frame being read; None between two frames
+        self._frame: _Frame | None = None  # decompressor of the current frame, if any
         self._input = b""
         self._output = b""
         self._is_begun = False

@@ -342,7 +342,7 @@ class ParquetReader:
         if self._columns.filter is None:
             return None
         if not layout.is_plain(layout.names if needed is None else needed):
-            return None  # it would be of other columns
+            return None  # the filter would be about other columns
         import pyarrow.dataset as ds
 
         keys = layout.keys

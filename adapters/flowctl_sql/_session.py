@@ -65,7 +65,7 @@ class Session:
         connection, dialect, self.lock_max_s = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
         self.is_unused: bool = True  # nothing was written yet
-        self.skipped_at: set[int] = set()  # in the last batch: already written
+        self.skipped_at: set[int] = set()  # the last batch's records that were there already
         # Rows are dropped with their batch: keeping them would double the memory, and writing the
         # next ones took 3 % more CPU.
         self._written: WeakKeyDictionary[Batch, Prepared] = WeakKeyDictionary()

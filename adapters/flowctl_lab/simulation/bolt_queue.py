@@ -26,7 +26,7 @@ class BoltQueue:
         self.waiting: deque[Sending] = deque()
         self.running: dict[Sending, None] = {}  # in order, so that runs are repeatable
         self._slots = slots
-        self._served_s = 0.0  # slot time that it had
+        self._served_s = 0.0  # slot time used by this queue
         self._idle_s = 0.0  # up to _idle_at_s [slot-seconds]
         self._idle_at_s = 0.0
 

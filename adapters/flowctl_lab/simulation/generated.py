@@ -21,7 +21,7 @@ PREFIX = "random:"
 _BOLT_SECONDS = 5_000.0
 _RECORDS = 200_000
 _RECORDS_LEAST = 24
-_TUPLES = 5_000  # as each record that takes longer than a tuple should is a tuple
+_TUPLES = 5_000  # slow records, longer than a tuple should take, are single tuples
 _LISTED = 6  # different values of a list that are shown one by one
 _POLL_S = 0.5  # a source reports its end when it is polled again
 

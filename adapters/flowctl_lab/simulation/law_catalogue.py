@@ -27,7 +27,7 @@ LAWS: Final[Mapping[str, Callable[..., Law]]] = {
 }
 SEEDS: Final = (1, 2, 3)
 _SETTLED_S = 20.0  # refusals at the start count separately
-_STEP_S = 0.25  # of the integral of the best goodput
+_STEP_S = 0.25  # step of the integral of the best goodput
 
 Draw = Callable[[random.Random, float], float]
 

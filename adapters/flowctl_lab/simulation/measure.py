@@ -9,7 +9,7 @@ from flowctl_lab.simulation.machine import Machine
 from flowctl_lab.simulation.network import Sending
 from flowctl_lab.simulation.scenario import Converge
 
-_CONVERGED_SHARE = 0.95  # of the full speed: the rest is noise
+_CONVERGED_SHARE = 0.95  # share of the full speed: the rest is noise
 Interval: TypeAlias = tuple[int, float, float]  # bolt; its slot was taken from, until
 _STEPS = 10  # a trailing window moves by a tenth of itself
 

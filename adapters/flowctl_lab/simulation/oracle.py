@@ -17,7 +17,7 @@ from flowctl_lab.simulation.scenario import Scenario
 from flowctl_lab.simulation.sink import sink_profile
 from flowctl_lab.simulation.workload import RecordWorkload, Workload
 
-_BISECTIONS = 60  # to the last bit of a time in seconds
+_BISECTIONS = 60  # enough for the last bit of a time in seconds
 
 
 def arrivals_s(scenario: Scenario) -> list[float] | None:

@@ -49,7 +49,7 @@ class RootBlame:
         self._events = events
         self._counters = Counters()
         self._places: dict[str, Place] = {}
-        self._failing: dict[str, Place] = {}  # places of failures: nearly always none
+        self._failing: dict[str, Place] = {}  # places with failures: nearly always none
         # When that was sent which succeeded last at a bolt: a root, unlike a tuple, can't avoid a
         # bolt that reaches nothing.
         self._proven_at_s: dict[str, float] = {}
