@@ -138,7 +138,7 @@ class Job:
         self.results: Results = Results(place_at(out), name)
         self._fn = fn
         self._code: str = fingerprint(fn)
-        self._uses: Mapping[str, str] = uses_of(fn)  # first: a call of ``fn`` may change some
+        self._uses: Mapping[str, str] = uses_of(fn)  # noted before calls of ``fn`` change values
         self._shape = shape_of(fn, form)
         self.keep_results = keep_results
 

@@ -70,8 +70,9 @@ class RowWriter:
     def warm_up(self) -> None:
         """Take slow steps before the first batch: pyarrow imports pandas at its first array.
 
-        That takes .3 s of CPU, and seconds on a busy machine.  If the first batch of eight records
-        took so long, the next batches would begin at one record and double from there, each a file.
+        That takes .3 s of CPU, and seconds on a busy machine.  If this time counted for the first
+        batch, of eight records, the next batches would begin at one record and double from there,
+        each a file.
         """
         with contextlib.suppress(ImportError):  # the first batch reports the missing package
             arrow().array([None])

@@ -94,7 +94,7 @@ def run_job(
 
 def _run(job: Job, given: Input, options: Mapping[str, Any], merge: Merge | None) -> Applied:
     description = job.begin(given)
-    if (done := job.done(given)) is not None:  # by another driver, while the input was copied
+    if (done := job.done(given)) is not None:  # another driver did it during the copy
         return done
     try:
         return _run_begun(job, description, given, options, merge)

@@ -35,8 +35,8 @@ class ByValue:
         self._extents = extents
         self._folder = os.getcwd()  # the working directory, to which relative names belong
         self._error: BaseException | None = None
-        self._name = ""  # of the partition that is read
-        self._blocks: Iterator[Block] | None = None  # the rest of that partition
+        self._name = ""  # name of the partition being read
+        self._blocks: Iterator[Block] | None = None  # its remaining blocks
         self._block: Block | None = None
         self._at = 0  # the next record in the block
         starts = {name: self._start_of(name, checkpoint) for name in extents}

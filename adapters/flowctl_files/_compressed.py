@@ -11,8 +11,8 @@ from typing import IO, Any, Final, Protocol, cast
 from flowctl.errors import MissingExtraError, SourceError
 
 _KINDS: Final = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
-# Ends of names of files that hold no lines of text, such as archives.  Some of it would pass for
-# text, such as a small .zip or what is in a .tar.gz, and each line would be processed.
+# Ends of names of files that hold no lines of text, such as archives.  Some would pass for text,
+# such as a small .zip or the contents of a .tar.gz, and each line would be processed.
 _NO_TEXT: Final = (
     *(".7z", ".lz4", ".lzo", ".rar", ".snappy", ".tar", ".xz", ".zip"),
     *(".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.zst"),
@@ -34,7 +34,7 @@ _NO_LINES: Final = {
 BEGINNING_BYTES: Final = max(map(len, [*_BEGINNINGS, *_NO_LINES]))
 # Compressed bytes decompressed at a time: they make some 100 KB of a log's text.
 _INPUT_BYTES: Final = 8 << 10
-# Bytes skipped at a time when a resumed run passes what is done.
+# Bytes skipped at a time when a resumed run passes the part already done.
 _SKIP_BYTES: Final = 1 << 20
 _EMPTY: Final = "the file is empty, without even a header"
 
@@ -206,7 +206,7 @@ class _Frames:
     def __init__(self, file: IO[bytes], new: Callable[[], _Frame]) -> None:
         self._file = file
         self._new = new
-        self._frame: _Frame | None = None  # of the frame being read; None between two frames
+        self._frame: _Frame | None = None  # decompressor of the current frame, if any
         self._input = b""
         self._output = b""
         self._is_begun = False

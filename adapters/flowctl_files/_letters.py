@@ -437,7 +437,7 @@ def _record_of(line: Line) -> Record:
     if line.exact:
         return decode_record(base64.b64decode(line.exact))
     position = tuple(line.position) if isinstance(line.position, list) else line.position
-    return Record(position, line.value)  # as written by version 0.1
+    return Record(position, line.value)  # a letter written by version 0.1
 
 
 _decode = msgspec.json.Decoder(Line).decode

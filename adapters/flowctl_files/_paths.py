@@ -376,7 +376,7 @@ def open_regular(path: str) -> IO[bytes]:
 
 
 def _open_now(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # without effect on regular files
+    return os.open(path, flags | os.O_NONBLOCK)  # O_NONBLOCK has no effect on regular files
 
 
 def _require_regular(path: str) -> None:

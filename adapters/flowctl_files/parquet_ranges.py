@@ -187,7 +187,7 @@ class ParquetRanges:
         return extents
 
     def reader(self) -> ParquetReader:
-        """What the bolts read with."""
+        """Return the reader for the bolts."""
         if self._reader is None:
             self.extents(Checkpoint())
         assert self._reader is not None
@@ -248,7 +248,7 @@ class ParquetRows(ByValue):
     its progress.
 
     Files are read one after the other, sorted by name.  Arguments, partitions, positions and values
-    are those of :class:`ParquetRanges`, and so is what it says of files that changed: a job may
+    are those of :class:`ParquetRanges`, and changed files are reported in the same way: a job may
     change from one to the other.
 
     A resumed run skips row groups that are done without reading them.  Raises :class:`SourceError`
@@ -287,8 +287,8 @@ class ParquetRows(ByValue):
 class ParquetReader:
     """Reads rows on a worker: a :class:`flowctl.range_ports.RangeReader`.
 
-    ``layouts`` says how a file's rows come from its columns.  ``mark`` ends each identity, after
-    what it says of the file.
+    ``layouts`` makes a file's rows from its columns.  ``mark`` ends each identity, after the part
+    about the file.
     """
 
     def __init__(self, stores: Stores, columns: Columns, layouts: Layouts, mark: str = "") -> None:
@@ -342,7 +342,7 @@ class ParquetReader:
         if self._columns.filter is None:
             return None
         if not layout.is_plain(layout.names if needed is None else needed):
-            return None  # it would be of other columns
+            return None  # the filter would be about other columns
         import pyarrow.dataset as ds
 
         keys = layout.keys

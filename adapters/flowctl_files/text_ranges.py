@@ -82,7 +82,7 @@ class TextRanges:
         return extents
 
     def reader(self) -> TextReader:
-        """What the bolts read with."""
+        """Return the reader for the bolts."""
         return self._reader
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class HttpSink:
     replace ``Content-Type``.  ``on_response(response, batch)`` gets each answer below 400 (an
     ``httpx.Response``).  It may ``batch.reject(index, why)`` rows that the service did not accept,
     or raise ``RetryLater(again=[…])`` with the indices of rows to send again.  Without it a 207
-    (some rows may have failed) and a page of HTML (of a proxy, or to log in) are faults.
+    (some rows may have failed) and an HTML page (from a proxy, or for a login) are faults.
 
     ``timeout_s`` bounds connecting (at most 5 s), writing and each wait for a part of the answer;
     all of the answer may take ten times as long.

@@ -69,7 +69,7 @@ def where_to_start(
             above = tuple(r for r in (own.acked if own else ()) if _int(r.first) > done)
             acked = group.note.acked or above
             lost = own.lost if own else ()
-            if acked is not above:  # then the group's note decides what is done above it
+            if acked is not above:  # then the group's note counts for ranges above it
                 lost = tuple(span for span in lost if _int(span.first) <= done)
             return PartitionCheckpoint(done, own.records if own else 0, acked, lost=lost)
     if own is not None:

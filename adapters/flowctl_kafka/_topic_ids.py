@@ -59,7 +59,7 @@ class TopicIds:
             admin = self._connected()
             cluster = admin.list_topics(next(iter(topics)), timeout=TIMEOUT_S)
             if cluster.controller_id not in cluster.brokers:
-                return {}  # otherwise the client would wait for the thread
+                return {}  # otherwise the client would wait for a controller
             asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=TIMEOUT_S)
         except KafkaException:
             return {}

@@ -141,7 +141,7 @@ class KafkaReader:
             size_bytes = 0
             for message in messages:
                 found = self._offset(message, consumer, partition, (at, stop))
-                if found is None or found < at:  # before the range: not asked for
+                if found is None or found < at:  # a message from before the range
                     continue
                 at = max(at, min(found, stop))  # the offsets between no longer exist
                 if message.error() is not None or found >= stop:

@@ -233,7 +233,7 @@ class VegasWindow(RoundSampled):
             self.threshold_s = None
             return Signal.IN_RANGE
         step = _digits(self.window)
-        room = self.window - _VEGAS_BETA * step  # for tuples that don't queue
+        room = self.window - _VEGAS_BETA * step  # room for tuples that don't queue
         self.threshold_s = self._base_s * self.window / room if room > 0 else None
         queue = math.ceil(self.window * (1 - self._base_s / rtt_s)) if rtt_s else 0
         if limited:

@@ -49,7 +49,7 @@ class Held:
         self.revision: bytes = revision
         self.partitions: Partitions = {}
         self._loose: dict[str, None] = {}  # longest unmoved first
-        self._where: dict[str, int] = {}  # block of each other one
+        self._where: dict[str, int] = {}  # block of each other partition
         # names in each block, including entries that no longer count
         self._blocks: dict[int, Iterable[str]] = {}
         self._next_block = next_block

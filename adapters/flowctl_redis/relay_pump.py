@@ -135,7 +135,7 @@ BLOCK_S: Final = 1.0
 SOCKET_TIMEOUT_S: Final = 5.0
 _LOOK_AT_FULL_S: Final = 0.02  # a round trip of a reader on another continent
 _STOP_S: Final = 1.0  # for the last bytes of a closed pump; later ones are dropped
-_TWICE: Final = "equal or smaller"  # in Redis' error for an entry that it already has
+_TWICE: Final = "equal or smaller"  # part of Redis' error for a repeated entry
 
 _log = ModuleLogger("flowctl.relay")
 

@@ -64,7 +64,7 @@ class RedisCheckpointStore:
                 remedy="Give redis://host:6379/0. Without a server, leave checkpoint= out: then"
                 " checkpoints are files of this machine (flowctl.FileCheckpointStore).",
             )
-        # "" with a client of the caller's
+        # empty if the caller gave a client
         self._url = checked(url) if url is not None and client is None else ""
         self._prefix = prefix
         self._timeout_s = timeout_s
@@ -108,7 +108,7 @@ class RedisCheckpointStore:
         with self._save_lock:
             held = self._read(job, self._acquired.get(job, 0))
             if held.epoch and job not in self._held:
-                self._held[job] = held  # so that the first save sends only what is new
+                self._held[job] = held  # so that the first save sends only changes
             return Checkpoint(dict(held.partitions))
 
     def inspect(self, job: str) -> StoredJob:

@@ -199,7 +199,7 @@ def sums_of(text: bytes) -> Sums:
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 5.0  # for calls that a person waits for
-_SCAN_COUNT = 1000  # keys per round trip: below a millisecond of the server's time
+_SCAN_COUNT = 1000  # keys per round trip: less than a millisecond of the server's time
 # Fields with what was learned about a target; a reset keeps sums by job and values set by hand.
 _LEARNED = ("limit", "rate", "reason", "total", "mark", "mark_at", "mark_before", "mark_before_at")
 

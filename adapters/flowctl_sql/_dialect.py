@@ -74,7 +74,7 @@ class Dialect(msgspec.Struct, frozen=True):
         return ", ".join([placeholder.format(number) for number in range(1, count + 1)])
 
     def fill(self, statement: str) -> str:
-        """Replace each ``?`` in one of our own statements by this driver's placeholder."""
+        """Replace each ``?`` in one of flowctl's own statements by this driver's placeholder."""
         placeholder = _PLACEHOLDERS[self.paramstyle]
         parts = statement.split("?")
         return "".join(
@@ -103,7 +103,7 @@ class Dialect(msgspec.Struct, frozen=True):
         return f"{verb} {self.quoted(table)}{into} VALUES {values}"
 
     def create(self, own_table: str) -> str:
-        """Return the statement that creates one of our own tables."""
+        """Return the statement that creates one of flowctl's own tables."""
         bytes_type = "BYTEA" if self.name == "postgresql" else "BLOB"
         columns = _CREATE[own_table].format(bytes=bytes_type)
         # Otherwise SQLite keeps both a table and an index, and each commit would write one more

@@ -64,7 +64,7 @@ _MYSQL_STATEMENT_NUMBERS = (
 _MYSQL_CANCELED = (1317, 1969)  # by an administrator; by max_statement_time
 
 _TLS = re.compile(r"\bSSL\b|certificate|sslmode", re.IGNORECASE)
-_REASON_CHARS_MAX = 300  # a line or three; drivers add hints and positions
+_REASON_CHARS_MAX = 300  # one to three lines; drivers add hints and positions
 _WAL_WRITE_LOCK = 120  # the byte of FILE-shm that is locked (sqlite.org/walformat.html, 2.3.1)
 
 

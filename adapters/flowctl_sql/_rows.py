@@ -220,7 +220,7 @@ def _of_one_shape(listed: Sequence[Any], columns: tuple[str, ...] | None) -> Pre
         if len(columns) == len(listed[0]):
             try:
                 return Prepared(_values_of(listed, columns), columns)
-            except KeyError:  # the slow path finds the record
+            except KeyError:  # the slow path names the record
                 return None
     return None
 

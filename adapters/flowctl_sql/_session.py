@@ -65,7 +65,7 @@ class Session:
         connection, dialect, self.lock_max_s = database.connect()
         self.ledger = Ledger(connection.cursor(), dialect, name)
         self.is_unused: bool = True  # nothing was written yet
-        self.skipped_at: set[int] = set()  # in the last batch: already written
+        self.skipped_at: set[int] = set()  # the last batch's records that were there already
         # Rows are dropped with their batch: keeping them would double the memory, and writing the
         # next ones took 3 % more CPU.
         self._written: WeakKeyDictionary[Batch, Prepared] = WeakKeyDictionary()
@@ -100,7 +100,7 @@ class Session:
         self._broken = True
         try:
             self.connection.close()
-        except Exception:  # it is given up anyway: the reason would help nobody
+        except Exception:  # it is given up anyway: the reason doesn't matter
             return
 
     def introduce(self, job: str, bolt: str) -> None:
@@ -137,7 +137,7 @@ class Session:
         return RetryLater(f"partition {partition!r} of the sink {self._sink!r} {who}")
 
     def transact(self, work: Callable[[], Any]) -> Any:
-        """Run ``work`` in a transaction of its own; roll back and re-raise what it raises."""
+        """Run ``work`` in a separate transaction; after an error roll back and re-raise it."""
         try:
             self._database.begin(self.connection)
             result = work()
@@ -148,7 +148,7 @@ class Session:
         return result
 
     def write_alone(self, prepared: Prepared, batch: Batch) -> WriteResult:
-        """Write ``batch`` in a transaction of its own, waiting for locks within their limit.
+        """Write ``batch`` in a separate transaction, waiting for locks within their limit.
 
         A writer that holds the lock of this partition but has stalled (frozen, or cut off) is
         ended.

@@ -293,7 +293,7 @@ class SqlSink:
         """Forget the newest epoch of ``job``: use it when the checkpoint store was lost.
 
         A store whose epochs restart at 1 (one of your own; Redis uses the time of day) would have
-        every driver refused.  What is written stays known, so no row is duplicated.
+        every driver refused.  The records already written stay known, so no row is duplicated.
         """
         session = self.session()
         session.transact(lambda: session.ledger.unfence(job))

@@ -378,7 +378,7 @@ class TopologyJob(RunnableJob):
         )
 
     def _thread_died(self, error: FlowctlError) -> None:
-        """End the run because a thread beside it died."""
+        """End the run because one of its helper threads died."""
         if self._launch is not None:
             self._launch.fail(error)
 

@@ -25,7 +25,7 @@ class FlowctlSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         if options.get("producer"):
-            StreamOptions.of(options)  # reports a mistake at load(), not in the query
+            StreamOptions.of(options)  # reports mistakes at load(), not in a query
 
     @classmethod
     def name(cls) -> str:

@@ -68,8 +68,8 @@ class RestartPolicy:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._failures = 0  # in a row, of any kind: for the back-off
-        self._repeats = 0  # in a row, of the last kind
+        self._failures = 0  # failures in a row of any kind, for the back-off
+        self._repeats = 0  # failures in a row of the last kind
         self._kind: Kind | None = None
 
     def after(self, outcome: Outcome) -> Restart | GiveUp:

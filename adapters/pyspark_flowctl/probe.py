@@ -198,7 +198,7 @@ def probe_arrow(task: tuple[Any, ...], batches: Iterable[Any]) -> Iterator[Any]:
 # -- Where executors are asked to connect by ``flowctl doctor --spark``, in place of a spout ---
 
 
-_SAID_WITHIN_S: Final = 5.0  # for a few bytes, which fit into a buffer
+_SAID_WITHIN_S: Final = 5.0  # to send a few bytes, which fit into a buffer
 _TOKEN_BYTES: Final = 16  # enough that nothing else sends them by chance
 
 

@@ -113,9 +113,9 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
     ``flow_sink(…).write(df)`` is the same action and returns the counts of all partitions.
     ``fn(batch)`` is called on workers with a :class:`flowctl.Batch` of Rows.  In its place, or as
     ``sink``, you may give an object with ``write(rows, batch=batch)``, such as ``SqlSink``,
-    ``HttpSink`` or ``BulkSink``.  ``target`` names what is called, and must be given.  All callers
-    that name the same target share one limit: over partitions, executors and jobs if they share
-    ``redis``, otherwise within each process.  Raises :class:`flowctl.errors.ConfigError`.
+    ``HttpSink`` or ``BulkSink``.  ``target`` names the called service, and must be given.  All
+    callers that name the same target share one limit: over partitions, executors and jobs if they
+    share ``redis``, otherwise within each process.  Raises :class:`flowctl.errors.ConfigError`.
     """
     made = checked(SINK, options, "fn", "sink")
     parts = _shipped(fn, sink, made)

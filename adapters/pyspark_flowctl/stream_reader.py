@@ -115,7 +115,7 @@ class StreamProgress:
 # -- ``spark.readStream.format("flowctl")`` ----------------------------------------------------
 
 
-# A tick of ProcessingTime that comes within this time after it was due was waited for.
+# A ProcessingTime trigger counts as waited for if it fires within this time after it was due.
 _TICK_S = 0.15
 # Chunks of a batch per slot: a slow chunk then delays the batch by a quarter of a slot's time,
 # while each chunk costs Spark some 30 ms.

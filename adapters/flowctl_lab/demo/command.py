@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 
 _SEED_DEFAULT = 7  # any value; fixed, so that two people see the same demo
-# So many that a record costs enough to be seen: half a millisecond, and 2.4 ms with threads.
+# Few enough that the cost of a record is noticeable: half a millisecond, and 2.4 ms with threads.
 _RECORDS_DEFAULT, _RECORDS_LOCAL = 200_000, 30_000
-_BOLTS_DEFAULT = 12  # a line of the view each, in a terminal of 24 lines
-# Together with starting Spark (8 to 13 s) and the check (2 s) within half a minute on two busy
-# cores.
+_BOLTS_DEFAULT = 12  # each takes a line of the view, in a terminal of 24 lines
+# With the start of Spark (8 to 13 s) and the check (2 s), a demo takes half a minute at most on two
+# busy cores.
 _SECONDS_DEFAULT = 8.0
-# With threads it is a first look: just long enough to see the slow bolt.
+# With threads the demo is a first look: just long enough to see the slow bolt.
 _SECONDS_LOCAL = 6.0
-# Fewer would be done before the first save, leaving nothing to resume.
+# Fewer records would be done before the first save, leaving nothing to resume.
 _RECORDS_MIN_KILL = 2_000
 
 
@@ -110,7 +110,7 @@ def demo(
 
 
 def _check(*, records: int, kill: bool, svg: Path | None) -> None:
-    """Refuse early what would fail only after a while."""
+    """Refuse early options that would fail only after a while."""
     if kill and records < _RECORDS_MIN_KILL:
         raise ConfigError(
             "--kill",
@@ -166,7 +166,7 @@ def _workplace(directory: Path | None, keep: bool) -> Iterator[Places]:
 
 
 def _prepare(places: Places, wanted: Plan) -> Plan:
-    """Return the plan: the one of an interrupted demo in this directory, or ``wanted``."""
+    """Return the plan of an interrupted demo in this directory, else ``wanted``."""
     found = Plan.load(places.root)
     if found is not None:
         click.echo(f"resuming the demo in {places.root}, seed {found.seed}")
@@ -231,9 +231,9 @@ _EXTRAS: Final = {"pyspark": "spark", "java": "java", "redis": "redis", "server"
 
 
 def check_installed(*, on_spark: bool, by_ranges: bool) -> None:
-    """Raise :class:`ConfigError` that names all that is missing, and one command that installs it.
+    """Raise :class:`ConfigError` with all missing packages and the command that installs them.
 
-    ``by_ranges``: the demo of rows, which needs pyarrow in place of Redis.
+    ``by_ranges`` stands for the demo of rows, which needs pyarrow in place of Redis.
     """
     missing = dict(_missing(on_spark=on_spark, by_ranges=by_ranges))
     if missing:

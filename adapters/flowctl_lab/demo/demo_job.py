@@ -1,4 +1,4 @@
-"""The demo's spout, built of the adapters that any job would use, and one run of it."""
+"""The demo's spout, built of the adapters that any job would use, and a run of it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from flowctl_lab.demo import journal
 from flowctl_lab.demo.plan import JOB, SLOW_FACTOR, Places, Plan
 from flowctl_lab.demo.work import SCHEMA, Work
 
-# Just before the slow phase ends: then rates are of that phase alone.
+# Just before the end of the slow phase, so that rates are of this phase alone.
 _DRAWN_AT = 0.95
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run left: its report, and how often each bolt changed state."""
+    """The result of one run: its report, and the number of each bolt's changes of state."""
 
     report: Report
     state_changes: dict[str, int]
@@ -64,14 +64,14 @@ class DemoView:
 
 
 class Show(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is shown; ``svg``: where its live view is drawn to, ``columns`` wide."""
+    """The display of a run; its live view is drawn to the file ``svg``, ``columns`` wide."""
 
     mode: ViewMode
     svg: Path | None = None
     columns: tuple[int, ...] = ()
 
     def view(self, plan: Plan) -> View:
-        """Return the view; the picture is taken when the slow bolt has been slow for long."""
+        """Return the view; the picture is taken late in the slow phase."""
         inner = make_view(self.mode)
         if self.svg is None:
             return inner
@@ -92,7 +92,7 @@ def headline(plan: Plan) -> str:
 
 
 def build_spout(plan: Plan, places: Places, redis_url: str) -> FlowControlSpout:
-    """Return the demo's job; the same parts as in the job of the README."""
+    """Return the demo's job, of the same parts as the job in the README."""
     sink = load_adapter("flowctl_sql", "sql").SqlSink(
         f"sqlite:///{places.database}", table="access", schema=SCHEMA
     )
@@ -115,7 +115,7 @@ def _bolts(work: Work, plan: Plan) -> Any:
 def run_once(plan: Plan, places: Places, redis_url: str, *, show: Show, resume: str) -> Outcome:
     """Run the job until it is finished and return the outcome, which is also saved.
 
-    Raises what ``FlowControlSpout.run`` raises; the outcome is saved after an interruption too.
+    Raises the errors of ``FlowControlSpout.run``; the outcome is saved after an interruption too.
     """
     shown = DemoView(show.view(plan), headline(plan))
     spout = build_spout(plan, places, redis_url)

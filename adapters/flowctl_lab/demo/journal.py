@@ -1,4 +1,4 @@
-"""Which records ran, and when: written by the bolts, independent of flowctl's own records.
+"""A journal of processed records, written by the bolts independently of flowctl's own counts.
 
 One file per run (epoch), bolt and process; a line per tuple when it is begun:
 ``unix seconds, bolt, file, line numbers``.
@@ -36,13 +36,13 @@ def line_of(record: Record) -> int:
 
 
 def enter(directory: Path, batch: Batch) -> None:
-    """Append ``batch`` to the journal; on disk for others to read when this returns."""
+    """Append ``batch`` to the journal; other processes can read it when this returns."""
     started_unix_s(directory, batch.span.epoch)
     lines = ",".join(str(line_of(record)) for record in batch[:])
     file = Path(batch.span.partition).name
     entry = f"{time.time():.3f} {batch.bolt} {file} {lines}\n"
     name = f"{batch.span.epoch}-{batch.bolt}-{os.getpid()}.txt"
-    # One write call: a process that is killed leaves whole lines.
+    # A single write call, so that a killed process leaves whole lines.
     os.write(_open_append(directory / name), entry.encode())
 
 
@@ -59,7 +59,7 @@ def started_unix_s(directory: Path, epoch: int) -> float:
         mine = directory / f"{epoch}.start.{os.getpid()}-{threading.get_ident()}"
         mine.write_text(repr(time.time()))
         try:
-            os.link(mine, path)  # the first one wins, and is never seen half written
+            os.link(mine, path)  # the first file wins, and is never read half written
         except FileExistsError:
             pass
         finally:

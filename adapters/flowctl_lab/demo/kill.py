@@ -19,14 +19,17 @@ from flowctl.instrumentation.views import ViewMode
 from flowctl_lab.demo import journal
 from flowctl_lab.demo.plan import JOB, Places, Plan
 
-# Often enough to strike within 1 % of the chosen place, rarely enough not to load the server.
+# Seconds between looks: short enough to kill within 1 % of the chosen place, without loading the
+# server.
 _POLL_S = 0.05
 _SHOW_CURSOR = "\x1b[?25h"
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """What a kill left.  ``saved``: records in the checkpoint; ``begun``: those that the bolts
-    had begun by then, from their journal; ``ran_again``: those of them that the next run began.
+    """The figures of a kill.
+
+    ``saved`` is the number of records in the checkpoint, ``begun`` of those that the bolts had
+    begun, by their journal, and ``ran_again`` of those among these that the next run began again.
     """
 
     at: float
@@ -36,7 +39,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound(self) -> int:
-        """The most that may run again: begun, but not in the saved checkpoint."""
+        """The most records that may run again: those begun but not in the saved checkpoint."""
         return self.begun - self.saved
 
 
@@ -80,7 +83,7 @@ def _run_to_end(child: subprocess.Popen[bytes]) -> None:
     try:
         code = child.wait()
     except KeyboardInterrupt:
-        child.wait()  # Ctrl-C reached it too: let it save
+        child.wait()  # Ctrl-C reached the child too: let it save
         raise
     if code:
         raise InfrastructureError(
@@ -96,7 +99,7 @@ def _measure(places: Places, plan: Plan, saved: int) -> Kill:
 
 
 def _give_terminal_back() -> None:
-    # The child's live view hid the cursor and had no chance to show it again.
+    # The killed child's live view had hidden the cursor.
     if sys.stderr.isatty():
         sys.stderr.write(_SHOW_CURSOR + "\n")
         sys.stderr.flush()

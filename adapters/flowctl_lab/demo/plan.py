@@ -1,4 +1,4 @@
-"""What a demo will do, derived from its seed; kept in its directory so that it can be resumed."""
+"""The plan of a demo, derived from its seed and kept in its directory for a resumption."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 JOB = "demo"
-SLOW_FACTOR = 10  # slow enough to be seen at a glance
+SLOW_FACTOR = 10  # slow enough to be obvious
 FILES = 8  # several partitions
-# The slow phase as fractions of the run: long enough to see the window follow in both directions.
+# Begin and end of the slow phase as fractions of the run: long enough to see the window follow both
+# ways.
 _SLOW_FROM, _SLOW_TO = 0.25, 0.6
 _KILL_FROM, _KILL_TO = 0.2, 0.8
 
@@ -51,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost_s(self) -> float:
-        """Simulated cost of one record [s]: all bolts together need ``seconds`` for all."""
+        """Simulated cost of a record [s]: all bolts together need ``seconds`` for the job."""
         lost = (self.slow_to_s - self.slow_from_s) * (1 - 1 / SLOW_FACTOR)
         return (self.bolts * self.seconds - lost) / self.records
 
@@ -76,7 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Places:
-    """Where the parts of a demo are in its directory; ``keep``: it is still needed."""
+    """The places of a demo's parts in its directory; ``keep``: the directory is still needed."""
 
     def __init__(self, directory: Path, *, keep: bool = False) -> None:
         self.keep = keep

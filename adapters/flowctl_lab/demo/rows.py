@@ -26,15 +26,15 @@ from flowctl_lab.demo import weblog
 
 JOB = "demo-rows"
 SCHEMA = "id long, client string, status int"
-_KILL_AT = 0.5  # of the rows: enough on both sides of the kill
-_POLL_S = 0.05  # how often the results are looked at: the kill is late by hardly more
+_KILL_AT = 0.5  # share of the rows, so that both sides of the kill have enough
+_POLL_S = 0.05  # between looks at the results, and so the delay of the kill
 _FILES = 4  # several partitions
 _GROUP_ROWS = 2_000  # several ranges in each file
 _REQUEST = re.compile(r'(\S+) .*?"(?:GET|POST|HEAD|PUT) [^"]*" (\d+)')
 
 
 class RowsPlan(msgspec.Struct, frozen=True):
-    """What both drivers of the demo need to know."""
+    """The plan for both drivers of the demo."""
 
     records: int
     bolts: int
@@ -49,7 +49,7 @@ class RowsPlan(msgspec.Struct, frozen=True):
 
 
 class Parse:
-    """A line gives one row, or none if it is not a request.  Each takes ``record_s`` [s]."""
+    """Turns a line into a row, or none if it is not a request.  Each line takes ``record_s``."""
 
     def __init__(self, record_s: float) -> None:
         self.record_s = record_s
@@ -119,7 +119,7 @@ def _covered(results: Any) -> int:
 
 
 def _tell(place: Path, results: Any, lines: list[str], kept: int) -> int:
-    """Compare what is there with the input, by another way than the job's."""
+    """Compare the result with the input, computed in another way than in the job."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
     found = Counter(
         (row["id"], row["client"], row["status"])

@@ -1,4 +1,4 @@
-"""What the demo showed, in a few lines: every figure is measured."""
+"""The results of the demo in a few lines; every figure is measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowctl_lab.demo.verify import Verdict
 
 
 class Share(NamedTuple):
-    """The slow bolt's share: of the records begun, and of what all bolts could do."""
+    """The slow bolt's share of the records begun, and of all bolts' capacity."""
 
     slow_for_s: float
     records: float
@@ -23,8 +23,7 @@ class Share(NamedTuple):
 
 
 def share_of_slow_bolt(plan: Plan, directory: Path, epoch: int) -> Share:
-    """Measure from the journal of run ``epoch`` what the slow bolt received and what it could
-    do."""
+    """Measure, from the journal of run ``epoch``, the slow bolt's records and its capacity."""
     entries = list(journal.entries(directory, epoch))
     total = sum(len(entry.records) for entry in entries)
     slow = sum(len(entry.records) for entry in entries if entry.bolt == plan.slow_bolt)
@@ -37,7 +36,7 @@ def share_of_slow_bolt(plan: Plan, directory: Path, epoch: int) -> Share:
 
 
 def slow_line(plan: Plan, share: Share, outcome: Outcome) -> str:
-    """Return how the slow bolt fared."""
+    """Return the line about the slow bolt."""
     changes = counted(outcome.state_changes.get(plan.slow_bolt, 0), "change")
     return (
         f"{plan.slow_bolt} was {SLOW_FACTOR}x slower for {duration(share.slow_for_s)}: "
@@ -48,7 +47,7 @@ def slow_line(plan: Plan, share: Share, outcome: Outcome) -> str:
 
 
 def kill_line(kill: Kill, outcome: Outcome, verdict: Verdict) -> str:
-    """Return what the kill cost."""
+    """Return the line about the records that ran again after the kill."""
     report = outcome.report
     return (
         f"killed at {percent(kill.at)} · resumed at {count(report.resumed_records)}, "
@@ -59,7 +58,7 @@ def kill_line(kill: Kill, outcome: Outcome, verdict: Verdict) -> str:
 
 
 def verdict_lines(plan: Plan, verdict: Verdict, began_s: float) -> list[str]:
-    """Return the comparison of sink and input; ``began_s`` of the demo on the monotonic clock."""
+    """Return the comparison of sink and input; ``began_s``: the demo's start."""
     source, sink = verdict.input, verdict.sink
     lines = [
         f"input  {count(source.rows)} lines in {plan.files} files"

@@ -1,4 +1,4 @@
-"""Is every line's effect in the sink exactly once? Plain Python and sqlite3, no code of flowctl.
+"""Check that each line's effect is in the sink exactly once, without any code of flowctl.
 
 The sum of 64-bit hashes over all rows does not depend on their order; a row that is lost,
 doubled or changed in any field changes it (or goes unseen once in 2**64).
@@ -12,12 +12,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_HASH_BYTES = 8  # two rows in 200,000 with one hash: a chance of 1 in a thousand million
+_HASH_BYTES = 8  # the chance that two of 200,000 rows share a hash is 1 in a thousand million
 _MODULUS = 1 << (8 * _HASH_BYTES)
 
 
 class Sum(NamedTuple):
-    """How many rows, and the sum of their hashes."""
+    """The number of rows, and the sum of their hashes."""
 
     rows: int
     checksum: int
@@ -72,7 +72,7 @@ def input_rows(logs: Path) -> Iterator[tuple[Any, ...]]:
 
 
 def _fields(line: str) -> tuple[Any, ...]:
-    # Cut at the quotes: a different way from the regular expression of the job under test.
+    # Cut at the quotes, unlike the regular expression of the job under test.
     before, request, numbers, _, _, agent, _ = line.split('"')
     host, at = before.split(" ", 1)[0], before[before.index("[") + 1 : before.index("]")]
     words = request.split(" ")

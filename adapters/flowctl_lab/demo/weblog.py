@@ -81,6 +81,6 @@ def _stamp(second: int) -> str:
     text = _stamps.get(second)
     if text is None:
         moment = time.gmtime(_STARTED_UNIX_S + second)
-        # Month by hand: %b follows the locale.
+        # The month's name doesn't come from %b, which follows the locale.
         text = _stamps[second] = time.strftime("%d/Nov/%Y:%H:%M:%S +0000", moment)
     return text

@@ -1,6 +1,6 @@
-"""What the demo's bolts do with a tuple: parse lines, cost some time, write rows.
+"""The work of the demo's bolts on a tuple: parse lines, take some time, write rows.
 
-Runs on Spark's workers, so it imports little.
+It runs on Spark's workers, so it imports little.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowctl_lab.demo import journal
 from flowctl_lab.demo.plan import SLOW_FACTOR, Plan
 
 COLUMNS = ("file", "line", "host", "at", "method", "path", "status", "bytes", "agent")
-# No UNIQUE: a row that was written twice must be there to be found.
+# Without UNIQUE, so that the check finds a row that was written twice.
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS access (file TEXT, line INTEGER, host TEXT, at TEXT, "
     "method TEXT, path TEXT, status INTEGER, bytes INTEGER, agent TEXT)"
@@ -55,10 +55,10 @@ def parse(file: str, line_number: int, line: str) -> dict[str, Any]:
 
 
 class Work:
-    """The demo's ``process``: a record costs ``plan.cost_s``, ten times that on the slow bolt.
+    """The demo's ``process``: a record takes ``plan.cost_s``, ten times that on the slow bolt.
 
-    Every tuple is entered in the journal when it is begun, so that duplicates are measured, not
-    taken from flowctl's own counts.  Pickled to workers; used by several threads.
+    Each tuple is entered in the journal when it is begun, so that duplicates are measured
+    independently of flowctl's counts.  Pickled to workers; used by several threads.
     """
 
     def __init__(self, plan: Plan, journal_directory: Path, sink: Sink) -> None:

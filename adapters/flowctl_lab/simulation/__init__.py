@@ -1,4 +1,4 @@
-"""Virtual time: the very core that runs on Spark, with simulated bolts, network and sink.
+"""The simulator: the same core as on Spark, with simulated bolts, network and sink.
 
 Read :mod:`.scenario` first, then :mod:`.engine`; ``flowctl simulate`` is the command.
 """

@@ -1,7 +1,7 @@
-"""A bolt as the spout meets it: a queue, slots, heartbeats, revokes, and what goes wrong.
+"""A simulated bolt: a queue, slots, heartbeats, revokes, and faults.
 
-Says what :mod:`flowctl.bolts` says: acks with wait, service and idle time, heartbeats with busy
-slots and queue length, answers to revokes.
+It sends the messages of :mod:`flowctl.bolts`: acks with wait, service and idle time, heartbeats
+with busy slots and queue length, answers to revokes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SimBolt:
         self._inbox: deque[tuple[Handler, Any]] = deque()  # came while frozen
         self._outbox: list[tuple[Sending, Ack]] = []  # acks that wait to leave together
         self._arrived: Counter[int] = Counter()  # tuples on this connection, by spout
-        # Bound once: a handler is told from another by identity, and each access makes a new one.
+        # Bound once: handlers are compared by identity, and each access makes a new bound method.
         self.on_tuple: Handler = self._receive_tuple
         self.on_revoke: Handler = self._receive_revoke
         self._on_serviced: Handler = self._serviced
@@ -61,13 +61,13 @@ class SimBolt:
         self._loop.at(self._rng.random() * HEARTBEAT_S, self._beat, self.epoch)
 
     def connect(self, spout: SimSpout, back: Channel) -> None:
-        """From now on ``spout`` hears from this bolt through ``back``."""
+        """Connect to ``spout``, which gets this bolt's messages through ``back``."""
         self._links.append((spout, back))
 
     # -- messages from spouts ------------------------------------------------------------
 
     def _is_kept(self, at_s: float, handler: Handler, message: Any) -> bool:
-        """A frozen bolt leaves its messages in the network until it thaws."""
+        """Keep a message to a frozen bolt in the network until it thaws; return whether kept."""
         thaws_s = self._frozen.over_at(at_s)
         if thaws_s <= at_s and not self._inbox:
             return False
@@ -83,7 +83,7 @@ class SimBolt:
 
     def _receive_tuple(self, at_s: float, sending: Sending, _: Any) -> None:
         if self.is_dead or sending.epoch != self.epoch:
-            return  # to a connection that is gone
+            return  # sent to a connection that is gone
         if self._frozen and self._is_kept(at_s, self.on_tuple, sending):
             return
         if self._machine.loss and self._rng.random() < self._machine.loss:
@@ -112,7 +112,7 @@ class SimBolt:
         return self._queues[spout if len(self._queues) > 1 else 0]
 
     def _begin_next(self, at_s: float) -> None:
-        """Fill a slot that is free."""
+        """Begin the next tuple in a free slot."""
         waiting = [queue for queue in self._queues if queue.waiting]
         if not waiting or self._busy == self._slots:
             return
@@ -131,7 +131,7 @@ class SimBolt:
 
     def _done(self, at_s: float, sending: Sending, _: Any) -> None:
         if sending.epoch != self.epoch or self.is_dead:
-            return  # it died with its bolt
+            return  # the tuple died with its bolt
         turn_at_s = sending.turn_at_s
         assert turn_at_s is not None  # as it was begun
         sending.ended_at_s = at_s
@@ -192,12 +192,12 @@ class SimBolt:
         if epoch != self.epoch or self.is_dead:
             return
         for spout, back in self._links:
-            # A connection knows its own tuples only.
+            # A connection knows only its own tuples.
             queue = self._queue_of(spout.index)
             begun = [s.tuple_id for s in queue.running if s.spout == spout.index]
             queued = sum(1 for sending in queue.waiting if sending.spout == spout.index)
             told = begun if self._slots > 1 else ()
-            # A bolt can't count what the link loses.  A real connection loses nothing.
+            # A bolt can't count tuples that the link loses.  A real connection loses none.
             arrived = None if self._machine.loss else self._arrived[spout.index]
             beat = Heartbeat(len(begun), queued, told, arrived)
             back.send(at_s, spout.on_beat, self, (epoch, beat))
@@ -212,7 +212,7 @@ class SimBolt:
                 self._loop.at(at_s + seen_after_s, spout.on_lost, self, self.epoch)
 
     def end(self, at_s: float) -> None:
-        """Drop all it holds; what was begun was in vain."""
+        """Drop all held tuples; work on begun ones was in vain."""
         for queue in self._queues:
             for sending in queue.waiting:
                 self._work_done.waited_s += at_s - sending.received_at_s

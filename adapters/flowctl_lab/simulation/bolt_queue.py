@@ -1,11 +1,11 @@
-"""What waits and runs at a simulated bolt, and the times that it tells of it.
+"""The tuples that wait and run at a simulated bolt, and the times that the bolt reports.
 
-There is one queue for all spouts of a bolt, or one for each.  With one for each, the bolt takes
-the spouts in turn, each for as long as the others (Nagle 1987; Demers, Keshav & Shenker 1989), and
-tells each the times of the bolt that it is to it: a tuple waits while as many of its own spout's
-are before it as there are slots, and all that it takes from then on is service, others' turns
-included.  So a spout sees a bolt of its own that is slower.  With one queue for all, every spout
-sees the same wait, whatever part of it is its own, and who came first keeps most.
+All spouts of a bolt share a queue, or each has its own.  In the latter case the bolt takes the
+spouts in turn, each for as long as the others (Nagle 1987; Demers, Keshav & Shenker 1989), and
+reports to each spout the times of the bolt as this spout sees it: a tuple waits while as many of
+its own spout's are before it as there are slots, and all that it takes from then on is service,
+others' turns included.  So a spout sees a bolt of its own that is slower.  With one queue for all,
+every spout sees the same wait, whatever part of it is its own, and who came first keeps most.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class BoltQueue:
         self.waiting: deque[Sending] = deque()
         self.running: dict[Sending, None] = {}  # in order, so that runs are repeatable
         self._slots = slots
-        self._served_s = 0.0  # time of slots that it had
-        self._idle_s = 0.0  # slot-seconds until _idle_at_s
+        self._served_s = 0.0  # slot time used by this queue
+        self._idle_s = 0.0  # up to _idle_at_s [slot-seconds]
         self._idle_at_s = 0.0
 
     @property
     def claim(self) -> tuple[int, float]:
-        """Of several queues with something waiting, the one with the least claim is next."""
+        """The queue's claim: of several waiting queues, the one with the least is next."""
         return len(self.running), self._served_s
 
     def add(self, at_s: float, sending: Sending, queues: Iterable[BoltQueue]) -> None:
-        """Take a tuple that came.  A spout that was away has no claim to the time since."""
+        """Add a tuple that arrived.  A spout that was idle has no claim to the time since."""
         if not (self.waiting or self.running):
             others = [q._served_s for q in queues if q.waiting or q.running]
             self._served_s = max(self._served_s, min(others, default=0.0))
@@ -46,7 +46,7 @@ class BoltQueue:
         self._give_turns(at_s)
 
     def begin(self, at_s: float) -> Sending:
-        """Take the next one into a slot."""
+        """Begin the next tuple in a slot."""
         sending = self.waiting.popleft()
         sending.began_at_s = at_s
         self.running[sending] = None
@@ -60,7 +60,7 @@ class BoltQueue:
         self._give_turns(at_s)
 
     def give_back(self, at_s: float, spout: int, tuple_ids: Iterable[int]) -> list[Sending]:
-        """Take out those of ``tuple_ids`` that were not begun."""
+        """Remove and return those of ``tuple_ids`` that were not begun."""
         wanted = set(tuple_ids)
         given = [s for s in self.waiting if s.spout == spout and s.tuple_id in wanted]
         self._count_idle(at_s)
@@ -70,7 +70,7 @@ class BoltQueue:
         return given
 
     def clear(self, at_s: float) -> None:
-        """Drop all; idle time is counted from ``at_s`` on."""
+        """Drop all tuples; idle time counts from ``at_s`` on."""
         self.waiting.clear()
         self.running.clear()
         self._idle_s, self._idle_at_s = 0.0, at_s
@@ -81,7 +81,7 @@ class BoltQueue:
         self._idle_at_s = at_s
 
     def _give_turns(self, at_s: float) -> None:
-        """Begin the service of those that wait for none of this queue any more."""
+        """Begin the service time of tuples that no longer wait for others of this queue."""
         for sending in islice(self.waiting, max(0, self._slots - len(self.running))):
             if sending.turn_at_s is None:
                 sending.turn_at_s = at_s

@@ -1,4 +1,4 @@
-"""The scenarios of the control law, by name, with what is asked of the default policy.
+"""The scenarios of the control law, by name, with the gates of the default policy.
 
 ``what`` is the row of the specification; ``CATALOGUE`` keeps their order.  Those without gates
 are variants for comparison.
@@ -204,7 +204,7 @@ _LOAD = (
         what="10 M records, 5 ms a tuple + 20 us a record; size is free",
         tuple_s=0.005,
         record_s=20e-6,
-        sizes=(12_250,),  # 250 ms, the most that a tuple should take
+        sizes=(12_250,),  # 250 ms, the longest that a tuple should take
         tuples=10_000_000 // 12_250 + 1,
         free_size=True,
         gates=(_e(0.97),),
@@ -227,7 +227,7 @@ _VARIANTS = (
         until_s=30.0,
         measured_from_s=10.0,
     ),
-    # Without telemetry windows follow chance: a tuple more, for a tenth of the time.
+    # Without telemetry windows vary randomly: by a tuple more, for a tenth of the time.
     Scenario(
         name="homog_bare",
         steady=True,

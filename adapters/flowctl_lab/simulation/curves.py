@@ -11,14 +11,14 @@ from flowctl_lab.simulation.engine import Outcome, windows_of
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH, _PANEL, _LEFT, _TOP, _GAP = 900, 170, 60, 50, 50  # pixels; a screen's width is enough
-_WINDOWS_FLAT = 3  # so few different sizes are steps at the start: nothing to see
+_WINDOWS_FLAT = 3  # fewer different sizes are just steps at the start
 # A time [s] and a value for each bolt.
 _Curve: TypeAlias = Sequence[tuple[float, Sequence[float]]]
-_SMOOTHED = 4  # samples for one speed: tuples are few in a hundredth of a run
+_SMOOTHED = 4  # samples averaged for a speed, as few tuples fall into one
 
 
 def sparklines(outcome: Outcome, *, columns: int = 50) -> str:
-    """One row a bolt: its window over time, scaled to the largest window of the run."""
+    """Return a row per bolt: its window over time, scaled to the largest window of the run."""
     bolts = len(outcome.curve[0][1])
     most = max(max(windows) for _, windows in outcome.curve)
     head = f"{outcome.scenario} {outcome.policy} seed {outcome.seed}: windows, █ = {most:g}"
@@ -31,14 +31,14 @@ def sparklines(outcome: Outcome, *, columns: int = 50) -> str:
 
 
 def _thin(values: Sequence[float], columns: int) -> list[float]:
-    """At most ``columns`` of them, evenly spread."""
+    """Return at most ``columns`` of the values, evenly spread."""
     if len(values) <= columns:
         return list(values)
     return [values[int(column * len(values) / columns)] for column in range(columns)]
 
 
 def svg(outcome: Outcome) -> str:
-    """Each bolt's speed, its share, and the capacity in use; its window too, if windows moved."""
+    """Return each bolt's speed, share, capacity in use, and window (if windows moved) as SVG."""
     end_s = outcome.curve[-1][0] or 1.0
     rates = _rates(outcome)
     shares = _shares(rates)
@@ -70,7 +70,7 @@ def svg(outcome: Outcome) -> str:
 
 
 def _shares(rates: _Curve) -> _Curve:
-    """What part of all that was acked each bolt acked, over time [%]."""
+    """Return each bolt's share of all acked tuples over time [%]."""
     return [
         (at_s, tuple(100 * speed / total for speed in speeds))
         for at_s, speeds in rates
@@ -79,7 +79,7 @@ def _shares(rates: _Curve) -> _Curve:
 
 
 def _rates(outcome: Outcome) -> _Curve:
-    """Tuples that each bolt acked in a second, over time."""
+    """Return the tuples that each bolt acked per second, over time."""
     samples = [(at_s, acked) for (at_s, _), acked in zip(outcome.curve, outcome.acked, strict=True)]
     rates: list[tuple[float, Sequence[float]]] = []
     for (from_s, before), (until_s, after) in pairwise(samples[::_SMOOTHED]):
@@ -90,7 +90,7 @@ def _rates(outcome: Outcome) -> _Curve:
 
 
 def _lines(top: float, curve: _Curve, end_s: float, most: float) -> list[str]:
-    """One line a bolt, each in a colour of its own."""
+    """Return a line per bolt, each in another colour."""
     bolts = len(curve[0][1]) if curve else 0
     lines = []
     for bolt in range(bolts):
@@ -112,7 +112,7 @@ def _frame(top: float, end_s: float, label: str, most: float) -> list[str]:
 
 
 def _line(top: float, points: Sequence[tuple[float, float]], colour: str, name: str) -> str:
-    """A line through points of [0, 1] x [0, 1]."""
+    """Return a line through points of [0, 1] x [0, 1]."""
     width = _WIDTH - 20 - _LEFT
     path = " ".join(f"{_LEFT + x * width:.1f},{top + _PANEL * (1 - y):.1f}" for x, y in points)
     return (

@@ -1,4 +1,4 @@
-"""What runs of scenarios that were drawn at random show, beside what others would need."""
+"""The results of randomly drawn scenarios, compared with other schedulers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from flowctl_lab.simulation.engine import Outcome
 from flowctl_lab.simulation.generated import declaration, scenario_of
 from flowctl_lab.simulation.measure import quantile
 
-# What is asked for (docs/control.md): nearly as fast as greedy nearly always, never much slower,
-# and never worse than what a Spark user has today.
+# The requirements (docs/control.md): nearly as fast as greedy nearly always, never much slower, and
+# never slower than a Spark user's job today.
 GREEDY_MOSTLY: Final = 0.95
 GREEDY_ALWAYS: Final = 0.80
 CHUNKS_MOST: Final = 1.05
@@ -19,7 +19,7 @@ COLUMNS: Final = ("scenario", "makespan s", "E", "/ greedy", "/ 240 chunks", "re
 
 
 def against_greedy(outcome: Outcome) -> float:
-    """Greedy's makespan over the run's: its speed as a share of greedy's; 0: it did not end."""
+    """Return the run's speed as a share of greedy's (from makespans); 0 if the run did not end."""
     assert outcome.greedy_s is not None
     if not outcome.finished:
         return 0.0
@@ -27,13 +27,13 @@ def against_greedy(outcome: Outcome) -> float:
 
 
 def against_chunks(outcome: Outcome) -> float:
-    """The makespan over that of 240 chunks: over 1 is slower."""
+    """Return the makespan over the makespan with 240 chunks: above 1 the run is slower."""
     assert outcome.chunks_s is not None
     return outcome.makespan_s / outcome.chunks_s if outcome.finished else float("inf")
 
 
 def is_met(outcome: Outcome) -> bool:
-    """Whether it is as fast as every run has to be, and lost nothing."""
+    """Whether the run is as fast as required and lost nothing."""
     return (
         against_greedy(outcome) >= GREEDY_ALWAYS
         and against_chunks(outcome) <= CHUNKS_MOST
@@ -42,7 +42,7 @@ def is_met(outcome: Outcome) -> bool:
 
 
 def text(outcomes: Sequence[Outcome]) -> list[str]:
-    """The lines for a terminal: all in a few figures, the worst, and what failed."""
+    """Return lines for a terminal: a summary, the worst runs, and the failed ones."""
     worst = sorted(outcomes, key=against_greedy)
     lines = [*_summary(outcomes), "", "The slowest against greedy:"]
     lines += _table(worst[:_SHOWN])

@@ -23,22 +23,22 @@ from flowctl_lab.simulation.workload import Workload, workload_of
 from flowctl_lab.simulation.yardsticks import chunks_s, greedy_s
 
 _CURVE_POINTS = 100  # samples of the windows over the shortest possible run
-# A period without backlog begins when the acks of the last backlog are in: so many round trips.
+# Round trips after the last backlog until its acks are in, when a period without backlog begins.
 _IDLE_AFTER_RTTS = 5
-# A run of a scenario that was drawn ends after so many steps: some ten seconds.
+# Most steps of a run of a drawn scenario: they take some ten seconds.
 _STEPS_MAX = 3_000_000
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run showed.  Shares are of 1; ``None``: does not apply to this scenario.
+    """The results of a run.  Shares are of 1; ``None`` means not applicable to this scenario.
 
     ``efficiency`` is the oracle's makespan over this one's (with ``until_s``: the share of the
     capacity in use).  ``queued`` is the mean number of tuples that wait at a bolt.  ``r50`` and
-    ``r99`` compare each ack's round trip with the same tuple's without load.  ``duplicates``
-    counts processings beyond the first per tuple, ``wasted`` the work that went into those and
-    into what died.  ``lag_records`` is the most that was acked above the cumulative ack.
-    ``curve`` holds the first spout's window of each bolt over time, ``acked`` the tuples that
-    each bolt had acked to it by then.
+    ``r99`` compare each ack's round trip with the same tuple's without load.  ``duplicates`` counts
+    processings beyond the first per tuple, ``wasted`` the work that went into those and into tuples
+    that died.  ``lag_records`` is the most records acked above the cumulative ack.  ``curve`` holds
+    the first spout's window of each bolt over time, ``acked`` the tuples that each bolt had acked
+    to it by then.
     """
 
     scenario: str
@@ -63,7 +63,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     curve: list[tuple[float, tuple[float, ...]]]
     acked: list[tuple[int, ...]]
     in_use: list[float]
-    greedy_s: float | None  # makespans of others on the same job, where it is as shipped
+    greedy_s: float | None  # makespans of other schedulers, for jobs as shipped
     chunks_s: float | None
     cost_us: float  # real time per tuple; not reproducible, in no report
 
@@ -93,7 +93,7 @@ class Simulation:
         self.workloads: list[Workload] = [
             workload_of(scenario, seed, i) for i in range(len(scenario.joins_s))
         ]
-        # Service times as drawn, and without their noise.
+        # Service times as drawn, and without noise.
         self.drawn_s: float = 0.0
         self.asked_s: float = 0.0
         self.spouts: list[SimSpout] = [
@@ -115,12 +115,12 @@ class Simulation:
         return cost_s
 
     def on_spout_done(self, at_s: float) -> None:
-        """All that a spout had is acked."""
+        """Note that all tuples of a spout are acked."""
         if all(spout.is_done for spout in self.spouts):
             self.loop.is_stopped = True
 
     def run(self, policy: str = "") -> Outcome:
-        """Go through virtual time; ``policy`` names the settings in the outcome."""
+        """Run through virtual time; ``policy`` is the name of the settings in the outcome."""
         scenario = self.scenario
         oracle = Oracle(scenario, self.seed, self.machines, self.workloads)
         end_s = oracle.bound_s if scenario.until_s is None else scenario.until_s
@@ -150,7 +150,7 @@ class Simulation:
 
     @property
     def _ended_at_s(self) -> float:
-        """When all was acked; the end of the input may be told later."""
+        """Return when all tuples were acked; the end of the input may be reported later."""
         if self.scenario.end_late_s and all(spout.is_done for spout in self.spouts):
             return max(spout.acked_at_s for spout in self.spouts)
         return self.loop.now_s
@@ -201,12 +201,12 @@ class Simulation:
         bound_s = oracle.lucky_s(self.drawn_s / self.asked_s if self.asked_s else 1.0)
         if all(spout.is_done for spout in self.spouts):
             return bound_s / now_s
-        # Broken off: as if the rest went on as slowly.
+        # The run was stopped: extrapolate as if the rest were as slow.
         done = sum(spout.core.counters.records_acked for spout in self.spouts)
         return bound_s / now_s * done / oracle.records
 
     def _lost(self) -> int:
-        """Records that the checkpoint calls done and no bolt has done, or that never came."""
+        """Return the records done by the checkpoint but by no bolt, or that never came."""
         lost = 0
         for spout in self.spouts:
             done = self.work_done.records.get(spout.index, 0)
@@ -228,5 +228,5 @@ def simulate(scenario: Scenario, settings: Settings, seed: int, *, policy: str =
 
 
 def windows_of(outcome: Outcome, bolt: int) -> list[float]:
-    """A bolt's window over time, as sampled."""
+    """Return the samples of a bolt's window over time."""
     return [windows[bolt] for _, windows in outcome.curve]

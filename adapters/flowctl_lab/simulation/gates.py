@@ -1,4 +1,4 @@
-"""What was asked of a scenario, and whether it was met."""
+"""The gates of a scenario, and whether they were met."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _VALUES: Final = MappingProxyType[Metric, Callable[[Outcome], float]](
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One gate: ``value`` is the worst of the seeds, or their mean; ``seed`` is the worst one."""
+    """The verdict on a gate: ``value`` is of the worst seed, or the mean; ``seed`` is the worst."""
 
     gate: Gate
     value: float
@@ -57,7 +57,7 @@ def _bound(gate: Gate) -> tuple[str, float]:
 
 
 def judge(scenario: Scenario, outcomes: Sequence[Outcome]) -> list[Verdict]:
-    """Hold the outcomes of one policy, one per seed, against the scenario's gates."""
+    """Compare the outcomes of one policy, one per seed, with the scenario's gates."""
     return [_judge(gate, outcomes) for gate in scenario.gates]
 
 

@@ -1,7 +1,6 @@
 """Jobs as users start them, drawn at random: ``flowctl simulate --random N --seed S``.
 
-Settings as shipped.  ``random:S:I`` names the I-th scenario of seed S and is all that it takes to
-run it again.
+Settings as shipped.  ``random:S:I`` names the I-th scenario of seed S and suffices to run it again.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ PREFIX = "random:"
 _BOLT_SECONDS = 5_000.0
 _RECORDS = 200_000
 _RECORDS_LEAST = 24
-_TUPLES = 5_000  # records that take longer than a tuple should are tuples of their own
-_LISTED = 6  # different values of a list that are told one by one
-_POLL_S = 0.5  # a source says that it has no more when it is asked again
+_TUPLES = 5_000  # slow records, longer than a tuple should take, are single tuples
+_LISTED = 6  # different values of a list that are shown one by one
+_POLL_S = 0.5  # a source reports its end when it is polled again
 
 
 def scenario_of(name: str) -> Scenario:
-    """The scenario that ``random:SEED:INDEX`` names, or that of the catalogue."""
+    """Return the scenario of ``random:SEED:INDEX``, or the one of this name in the catalogue."""
     if not name.startswith(PREFIX):
         return CATALOGUE[name]
     return generate(*_numbers_of(name))
 
 
 def seed_of(name: str) -> int:
-    """The seed in ``random:SEED:INDEX``, which its data is drawn from too."""
+    """Return the seed in ``random:SEED:INDEX``, from which the data is drawn too."""
     return _numbers_of(name)[0]
 
 
@@ -50,12 +49,12 @@ def _numbers_of(name: str) -> tuple[int, int]:
 
 
 def names(count: int, seed: int) -> list[str]:
-    """The names of ``count`` scenarios."""
+    """Return the names of ``count`` scenarios."""
     return [f"{PREFIX}{seed}:{index}" for index in range(count)]
 
 
 def declaration(scenario: Scenario) -> str:
-    """The scenario as one line: its name, and what differs from the base; long lists in short."""
+    """Return the scenario in one line: its name and its differences from the base, abbreviated."""
     base = msgspec.to_builtins(Scenario(name="", what=""))
     told = msgspec.to_builtins(scenario)
     return " ".join(
@@ -80,7 +79,7 @@ def _in_short(value: object) -> str:
 
 
 def generate(seed: int, index: int) -> Scenario:
-    """The ``index``-th scenario of ``seed``; the same arguments give the same scenario."""
+    """Return the ``index``-th scenario of ``seed``; the same arguments give the same scenario."""
     rng = Random(f"scenario {seed} {index}")
     bolts = round(_log_uniform(rng, 1, 200))
     slots = rng.choice((1, 1, 1, 2, 4))
@@ -133,7 +132,7 @@ def _skew(rng: Random) -> dict[str, Any]:
 
 
 def _records(rng: Random, bolts: int, speed: float, record_s: float) -> int:
-    """From two dozen to what a run can simulate."""
+    """Return a number of records, from two dozen to as many as a run can simulate."""
     most_s = _BOLT_SECONDS / bolts
     most = min(_RECORDS, most_s * speed / record_s)
     if record_s > 0.01:
@@ -142,7 +141,7 @@ def _records(rng: Random, bolts: int, speed: float, record_s: float) -> int:
 
 
 def _faults(rng: Random, bolts: int, makespan_s: float) -> dict[str, Any]:
-    """One kind at most in a run, so that a bad figure has one cause."""
+    """Return faults of one kind at most, so that a bad figure has one cause."""
     kind = rng.choice(("none", "none", "none", "loss", "crash", "pauses"))
     some = tuple(sorted(rng.sample(range(bolts), max(1, bolts // 6))))
     if kind == "loss":

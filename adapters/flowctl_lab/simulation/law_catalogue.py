@@ -1,7 +1,7 @@
-"""Targets as they are, by name, and how well a law of pacing uses each.
+"""Realistic targets, by name, and how well a law of pacing uses each.
 
-``flowctl_lab.simulation.law_report`` prints the table: flowctl's law beside those of others, on the
-same targets, gates and leases.  Goodput is a share of the best at each moment.
+``flowctl_lab.simulation.law_report`` prints the table: flowctl's law beside laws of others, on the
+same targets, gates and leases.  Goodput is a share of the best possible at each moment.
 """
 
 from __future__ import annotations
@@ -26,15 +26,19 @@ LAWS: Final[Mapping[str, Callable[..., Law]]] = {
     "Vegas": Vegas,
 }
 SEEDS: Final = (1, 2, 3)
-_SETTLED_S = 20.0  # refusals of the start count apart
-_STEP_S = 0.25  # of the integral of what is best
+_SETTLED_S = 20.0  # refusals at the start count separately
+_STEP_S = 0.25  # step of the integral of the best goodput
 
 Draw = Callable[[random.Random, float], float]
 
 
 class Figures(NamedTuple):
-    """``goodput``: of each span, as a share of the best.  ``refused``: of all calls, ``later`` of
-    those after 20 s.  ``slower``: the mean latency after 20 s over that without load."""
+    """The figures of a run.
+
+    ``goodput`` is each span's, as a share of the best.  ``refused`` is the share of all calls,
+    ``later`` of the calls after 20 s.  ``slower`` is the mean latency after 20 s over the latency
+    without load.
+    """
 
     goodput: tuple[float, ...]
     refused: float
@@ -44,11 +48,11 @@ class Figures(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One target and who calls it.
+    """One target and its callers.
 
-    ``best``: the most that can be done at a moment [cost/s].  ``spans``: over which goodput is
-    measured.  ``workers``: (when, how many) come.  ``cost``: of a call.  ``gates``: the least of
-    each span's goodput, and the most of ``later`` and ``slower``.
+    ``best`` is the best possible goodput at a moment [cost/s]; goodput is measured over ``spans``.
+    ``workers`` has the times and numbers of arriving workers, ``cost`` the cost of a call.
+    ``gates`` are the minimum of each span's goodput, and the maxima of ``later`` and ``slower``.
     """
 
     what: str
@@ -62,7 +66,7 @@ class Setting:
 
 
 def measured(setting: Setting, law: Callable[..., Law], seed: int) -> Figures:
-    """Run it; return what it gave."""
+    """Run the setting with a law and a seed; return the figures."""
     target = setting.target(seed)
     world = World(target, seed=seed, law=law)
     chance = random.Random(seed)
@@ -86,7 +90,7 @@ def _mean(best: Over, from_s: float, until_s: float) -> float:
 
 
 def _spread(mean_s: float) -> Draw:
-    """Calls that differ a little, as those of a service do."""
+    """Return a distribution of calls that differ a little, as with a real service."""
     return lambda chance, now_s: mean_s * chance.uniform(0.7, 1.3)
 
 

@@ -1,4 +1,4 @@
-"""Targets as they are: rates, windows, knees that drift, others that use them, in virtual time."""
+"""Realistic targets in virtual time: rates, windows, drifting knees, and other users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Over = Callable[[float], float]  # a number that changes over time
 
 
 class Quota(Protocol):
-    """What came in, in a time; ``unit`` as in headers."""
+    """A quota of calls or cost in a time; ``unit`` is as in headers."""
 
     unit: str
 
@@ -26,11 +26,11 @@ class Quota(Protocol):
         """The call comes in."""
 
     def left(self, now_s: float) -> tuple[float, float]:
-        """What is left, and until it is whole again [s]: what a header tells."""
+        """Return the rest of the quota, and the time until it is full again [s], as in a header."""
 
 
 class Bucket:
-    """``per_s`` tokens a second flow in, at most ``burst``; a call takes one, or its cost."""
+    """``per_s`` tokens flow in per second, up to ``burst``; a call takes one, or its cost."""
 
     def __init__(self, per_s: Over, burst: float, *, by_cost: bool = False) -> None:
         self._per_s, self._burst, self._by_cost = per_s, burst, by_cost
@@ -57,7 +57,7 @@ class Bucket:
 
 
 class Window:
-    """So many calls, or so much cost, in each ``period_s``; then none until the next begins."""
+    """A limit of calls, or cost, in each ``period_s``; then none until the next period begins."""
 
     def __init__(
         self, most: float, period_s: float, *, since_s: float = 0.0, by_cost: bool = False
@@ -91,12 +91,12 @@ class Window:
 class LimitedTarget(Target):
     """A target whose parts may change with time.
 
-    ``draw``: how long a call takes if nobody is in the way [s].  ``knee_at``: calls inside from
-    which each takes longer in proportion; ``collapses``: even more, so that less is done.
-    ``takes_at``: calls inside from which it refuses; ``others``: of those, what somebody else has
-    there.  ``tells``: answers tell so many times what is left; 0: they tell nothing.
+    ``draw`` returns the duration of a call without load [s].  From ``knee_at`` concurrent calls on
+    each takes longer in proportion; with ``collapses`` even longer, so that less is done.  From
+    ``takes_at`` concurrent calls on the target refuses; ``others`` of them belong to other users.
+    Answers report ``tells`` times the rest of a quota; with 0 they report nothing.
 
-    ``slowness``: for each call that was done, when, and how much longer it took than alone.
+    ``slowness`` has for each finished call the time, and its duration relative to a call alone.
     """
 
     draw: Callable[[random.Random, float], float] = lambda chance, now_s: 0.1
@@ -113,7 +113,7 @@ class LimitedTarget(Target):
         self._chance = random.Random(self.seed)
 
     def enter(self, now_s: float, cost: float = 1.0) -> float | None:
-        """Return how long the call takes; None: refused."""
+        """Return how long the call takes; None if it is refused."""
         inside = self.inside + self.others(now_s)
         if inside + 1 > self.takes_at(now_s) or not all(q.has(now_s, cost) for q in self.quotas):
             self.refused.append(now_s)
@@ -128,7 +128,7 @@ class LimitedTarget(Target):
         return slower * self.draw(self._chance, now_s)
 
     def told(self, now_s: float) -> tuple[Told, ...]:
-        """What its answers tell of limits."""
+        """Return the limits that its answers report."""
         if not self.tells:
             return ()
         told = []

@@ -1,4 +1,4 @@
-"""What happens to each bolt in a run: its speed, its pauses, its deaths.  Known to the oracle."""
+"""The fate of each bolt in a run: speeds, pauses, deaths.  Known to the oracle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from flowctl_lab.simulation.profile import INFINITE_S, Interval, Profile, Spells
 from flowctl_lab.simulation.scenario import Death, Scenario
 
-_DRIFT_STEPS = 1_000  # a drift is a stair so fine that no step changes a service time by 1 %
+_DRIFT_STEPS = 1_000  # steps of a drift, so that none changes a service time by 1 %
 
 
 class Machine:
@@ -24,9 +24,9 @@ class Machine:
         self._chance = f"bolt {seed} {bolt}"
 
     def chance(self) -> Random:
-        """The bolt's dice: for when its heartbeats begin, then for each tuple that may be lost.
+        """Return the bolt's random numbers, the same ones at each call.
 
-        The same at each call.
+        They give the start of its heartbeats, then decide for each tuple whether it is lost.
         """
         return Random(self._chance)
 

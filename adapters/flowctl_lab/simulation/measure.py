@@ -1,4 +1,4 @@
-"""What is counted during a run, and what is made of it."""
+"""The counts of a run, and figures derived from them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from flowctl_lab.simulation.machine import Machine
 from flowctl_lab.simulation.network import Sending
 from flowctl_lab.simulation.scenario import Converge
 
-_CONVERGED_SHARE = 0.95  # of the full speed: the rest is noise
-Interval: TypeAlias = tuple[int, float, float]  # a slot of this bolt was taken from, until
+_CONVERGED_SHARE = 0.95  # share of the full speed: the rest is noise
+Interval: TypeAlias = tuple[int, float, float]  # bolt; its slot was taken from, until
 _STEPS = 10  # a trailing window moves by a tenth of itself
 
 
@@ -22,12 +22,12 @@ class WorkDone:
         self.first: int = 0  # tuples processed at least once
         self.repeated: int = 0  # processings beyond that
         self.records: dict[int, int] = {}  # spout → records processed at least once
-        self.work: list[Interval] = []  # all, also what was for nothing:
+        self.work: list[Interval] = []  # all, including the wasted work:
         self.wasted: list[Interval] = []
         self._seen: set[tuple[int, int]] = set()
 
     def completed(self, bolt: int, sending: Sending, at_s: float) -> None:
-        """A bolt has finished a tuple."""
+        """Note that a bolt has finished a tuple."""
         interval = (bolt, sending.began_at_s, at_s)
         self.work.append(interval)
         spout, key = sending.spout, (sending.spout, sending.tuple_id)
@@ -40,14 +40,14 @@ class WorkDone:
             self.records[spout] = self.records.get(spout, 0) + sending.count
 
     def aborted(self, bolt: int, sending: Sending, at_s: float) -> None:
-        """A tuple that was begun will never be finished."""
+        """Note that a begun tuple will never be finished."""
         interval = (bolt, sending.began_at_s, at_s)
         self.work.append(interval)
         self.wasted.append(interval)
 
 
 class Use:
-    """How much of the capacity was in use when."""
+    """The use of the capacity over time."""
 
     def __init__(
         self, machines: Sequence[Machine], work: Sequence[Interval], *, slots: int
@@ -57,7 +57,7 @@ class Use:
         self._slots = slots
 
     def total(self, intervals: Sequence[Interval]) -> float:
-        """The work in these, in seconds at speed 1; time in which a bolt stood still is none."""
+        """Return the work in these intervals [s at speed 1]; pauses of bolts count as none."""
         total = 0.0
         for bolt, began_s, ended_s in intervals:
             profile = self._machines[bolt].profile
@@ -65,16 +65,16 @@ class Use:
         return total
 
     def share(self, from_s: float, until_s: float) -> float:
-        """The part of the capacity in this time that went into tuples."""
+        """Return the share of the capacity in this time that went into tuples."""
         return self.shares(from_s, until_s, 1)[0]
 
     def shares(self, from_s: float, until_s: float, steps: int) -> list[float]:
-        """As :meth:`share`, for equal pieces of the time."""
+        """Return the :meth:`share` of each of ``steps`` equal pieces of the time."""
         used, there = self._sums(from_s, until_s, steps)
         return [u / t if t else 0.0 for u, t in zip(used, there, strict=True)]
 
     def _sums(self, from_s: float, until_s: float, steps: int) -> tuple[list[float], list[float]]:
-        """Work done and possible per step."""
+        """Return the work done and the work possible in each step."""
         step_s = (until_s - from_s) / steps
         edges = [from_s + step * step_s for step in range(steps)] + [until_s]
         done = [[m.profile.done(edge) for edge in edges] for m in self._machines]
@@ -95,7 +95,7 @@ class Use:
         return used, there
 
     def first_full_s(self, from_s: float, window_s: float, until_s: float) -> float | None:
-        """When, after ``from_s``, a trailing window first has .95 of the capacity in use."""
+        """Return when, after ``from_s``, a trailing window first has .95 of the capacity in use."""
         step_s = window_s / _STEPS
         steps = int((until_s - from_s) / step_s)
         if steps < _STEPS:
@@ -112,7 +112,7 @@ _LOOKED_AT_S = 8.0  # from one change of the step scenario to the next
 
 
 def converged(asked: Converge, use: Use) -> float:
-    """The longest time from a change until the capacity is in use, in the scenario's unit."""
+    """Return the longest time from a change until the capacity is in use [scenario's unit]."""
     worst_s = 0.0
     for change_s in asked.changes_s:
         until_s = change_s + _LOOKED_AT_S
@@ -122,11 +122,11 @@ def converged(asked: Converge, use: Use) -> float:
 
 
 def quantile(rising: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of the sorted values lie; 0 for none."""
+    """Return the value below which ``share`` of the sorted values lie; 0 without values."""
     return rising[min(len(rising) - 1, int(share * len(rising)))] if rising else 0.0
 
 
 def jain(shares: Sequence[float]) -> float:
-    """Jain's index of fairness (Jain, Chiu, Hawe 1984): 1 all equal, 1/n one has all."""
+    """Return Jain's index of fairness (Jain, Chiu, Hawe 1984): 1 all equal, 1/n one has all."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0

@@ -1,4 +1,4 @@
-"""What travels, and how long: one-way delay and jitter, first in first out."""
+"""The travel of messages: one-way delay and jitter, first in first out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowctl_lab.simulation.loop import EventLoop, Handler
 
 
 class Sending:
-    """One sending of one tuple, and what its bolt did with it."""
+    """One sending of one tuple, and its processing at the bolt."""
 
     __slots__ = (
         "attempt",
@@ -31,7 +31,7 @@ class Sending:
 
     @property
     def alone_s(self) -> float:
-        """Its time at the bolt, had nobody been before it: neither there nor in the sink."""
+        """The tuple's time at the bolt without any queue, there or in the sink."""
         if self.sink_s:
             return self.entered_sink_at_s - self.began_at_s + self.sink_s
         return self.ended_at_s - self.began_at_s
@@ -43,21 +43,21 @@ class Sending:
         self.first: int = first  # its first record
         self.count: int = count
         self.bolt: str = ""
-        self.epoch: int = 0  # of the connection that it was sent on
+        self.epoch: int = 0  # epoch of the connection on which it was sent
         self.sent_at_s: float = 0.0
         self.received_at_s: float = 0.0
-        self.turn_at_s: float | None = None  # when it waited for none of its queue any more
+        self.turn_at_s: float | None = None  # when it no longer waited for others of its queue
         self.began_at_s: float = 0.0
         self.idle_total_s: float = 0.0
         self.ended_at_s: float = 0.0
         self.entered_sink_at_s: float = 0.0
-        self.sink_s: float = 0.0  # what the sink takes when nobody else is inside
+        self.sink_s: float = 0.0  # the sink's time without other callers
 
 
 class Outlet:
-    """What all that a spout sends goes through, one after the other: its machine's link.
+    """The link of a spout's machine, which messages pass one after the other.
 
-    ``record_s``: how long a record takes to pass; 0: no time.
+    A record takes ``record_s`` to pass; 0 means no time.
     """
 
     __slots__ = ("_free_at_s", "_record_s")
@@ -67,7 +67,7 @@ class Outlet:
         self._free_at_s = 0.0
 
     def passed_at_s(self, at_s: float, records: int) -> float:
-        """When so many records, handed over at ``at_s``, are through."""
+        """Return when ``records`` handed over at ``at_s`` have passed the link [s]."""
         if self._record_s:
             at_s = max(at_s, self._free_at_s) + self._record_s * records
             self._free_at_s = at_s

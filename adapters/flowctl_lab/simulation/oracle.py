@@ -1,8 +1,8 @@
-"""The clairvoyant bound: no driver can be sooner, however much it knows.
+"""The clairvoyant lower bound of the makespan: no driver can be faster, whatever it knows.
 
-The smallest T by which the bolts' available capacity, from each arrival on, reaches the work
-that comes from then on, and the sink's likewise; plus one round trip.  Where a scenario asks for
-"the best fixed …", that best is found here, with the same data and all of the future known.
+It is the smallest T by which the bolts' available capacity, from each arrival on, reaches the work
+that comes from then on, and the sink's likewise; plus one round trip.  If a scenario asks for "the
+best fixed …", that best is found here, with the same data and the whole future known.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from flowctl_lab.simulation.scenario import Scenario
 from flowctl_lab.simulation.sink import sink_profile
 from flowctl_lab.simulation.workload import RecordWorkload, Workload
 
-_BISECTIONS = 60  # to the last bit of a time in seconds
+_BISECTIONS = 60  # enough for the last bit of a time in seconds
 
 
 def arrivals_s(scenario: Scenario) -> list[float] | None:
-    """When each tuple arrives; None: all at 0."""
+    """Return when each tuple arrives; None if all arrive at 0."""
     bursts = scenario.bursts
     if bursts is None:
         return None
@@ -34,7 +34,7 @@ def arrivals_s(scenario: Scenario) -> list[float] | None:
 
 
 class Oracle:
-    """``bound_s``: the shortest possible makespan; ``records``: how many there are."""
+    """``bound_s`` is the shortest possible makespan, ``records`` the number of records."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Oracle:
         machines: Sequence[Machine],
         workloads: Sequence[Workload],
     ) -> None:
-        del seed  # all that is drawn from it is in machines and workloads
+        del seed  # machines and workloads have everything that is drawn from the seed
         self._scenario, self._machines, self._workloads = scenario, machines, workloads
         self.records: int = sum(workload.records or 0 for workload in workloads)
         if scenario.until_s is not None:
@@ -56,7 +56,7 @@ class Oracle:
             self.bound_s = self.fluid_s(1.0)
 
     def fluid_s(self, luck: float) -> float:
-        """The bound; as shipped, where noise of calls made all work ``luck`` times as long."""
+        """Return the bound; for a job as shipped, with all work ``luck`` times as long by noise."""
         scenario = self._scenario
         if scenario.is_as_shipped:
             bolts_s = _as_shipped_s(scenario, self._machines, self._workloads, luck)
@@ -66,9 +66,9 @@ class Oracle:
         return max(bolts_s, sink_s) + scenario.round_trip_s
 
     def lucky_s(self, luck: float) -> float:
-        """``bound_s`` with the luck of a run, work done by work asked for, where it is as shipped.
+        """Return ``bound_s`` with a run's luck (work done by work asked for), if it is as shipped.
 
-        The catalogue's tuples are nearly always the scenario's, whose noise the bound has.
+        The catalogue's tuples are nearly always the scenario's, whose noise the bound includes.
         """
         return self.fluid_s(luck) if self._scenario.is_as_shipped else self.bound_s
 
@@ -79,7 +79,7 @@ def _as_shipped_s(
     workloads: Sequence[Workload],
     luck: float,
 ) -> float:
-    """When all bolts would have done all records, if only one call had a cost of its own."""
+    """Return when all bolts would have done all records, if just one call had a fixed cost."""
     work = sum(w.plain_s(0, scenario.records) - scenario.tuple_s for w in workloads)
 
     def done(at_s: float) -> float:
@@ -91,7 +91,7 @@ def _as_shipped_s(
 
 
 def _fluid_s(scenario: Scenario, machines: Sequence[Machine], workload: Workload) -> float:
-    """When all bolts together, each always busy, have finished; a slot is taken in the sink too."""
+    """Return when all bolts, always busy, have finished; a slot is taken during the sink too."""
     in_sink_s = scenario.sink.record_s if scenario.sink else 0.0
     blocks = [workload.block(b) for b in range(workload.blocks)]
     costs = [workload.cost_s(*block, 1) + in_sink_s * block[1] for block in blocks]
@@ -111,7 +111,7 @@ def _fluid_s(scenario: Scenario, machines: Sequence[Machine], workload: Workload
 
 
 def _bursts(arrivals: Sequence[float], costs: Sequence[float]) -> list[tuple[float, float]]:
-    """Beginnings of periods in which tuples follow each other closely, and their work."""
+    """Return the beginnings of bursts of closely following tuples, and their work."""
     runs: list[tuple[float, float]] = []
     before_s = float("-inf")
     for at_s, cost in zip(arrivals, costs, strict=True):
@@ -138,13 +138,13 @@ def _sink_s(sink: declared.Sink, records: int) -> float:
 
 
 def best_cap(scenario: Scenario, workload: Workload) -> tuple[int, float]:
-    """The best fixed number of tuples under way in all, and its makespan."""
+    """Return the best fixed number of all tuples in flight, and its makespan."""
     caps = range(1, scenario.bolts * scenario.slots + 1)
     return min(((cap, _capped_s(scenario, workload, cap)) for cap in caps), key=lambda c: c[1])
 
 
 def _capped_s(scenario: Scenario, workload: Workload, cap: int) -> float:
-    """The makespan with ``cap`` tuples under way, each at a bolt of its own."""
+    """Return the makespan with ``cap`` tuples in flight, each at another bolt."""
     sink = scenario.sink
     assert sink is not None
     assert sink.knee is not None
@@ -172,7 +172,7 @@ def _capped_s(scenario: Scenario, workload: Workload, cap: int) -> float:
 
 
 def _best_size_s(scenario: Scenario, workload: Workload) -> float:
-    """The makespan with the best fixed number of records a tuple."""
+    """Return the makespan with the best fixed number of records per tuple."""
     assert workload.records is not None
     most = workload.records // scenario.bolts
     sizes = (int(most / parts) + 1 for parts in range(1, 400))
@@ -180,7 +180,7 @@ def _best_size_s(scenario: Scenario, workload: Workload) -> float:
 
 
 def _sized_s(scenario: Scenario, workload: Workload, size: int) -> float:
-    """The makespan with ``size`` records a tuple, each to the bolt that is free first."""
+    """Return the makespan with ``size`` records per tuple, each to the first free bolt."""
     assert workload.records is not None
     free = [0.0] * (scenario.bolts * scenario.slots)
     heapify(free)

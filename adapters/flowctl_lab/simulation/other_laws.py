@@ -1,7 +1,7 @@
 """Laws of others for a target that many share, on the same samples as flowctl's.
 
-Each is a :class:`flowctl.core.pacing.leader.Law`.  A round is over when what was seen holds nothing
-of before the last decision; a sample with refusals shrinks a limit once a round.
+Each is a :class:`flowctl.core.pacing.leader.Law`.  A round is over when the samples contain nothing
+from before the last decision; a sample with refusals shrinks a limit once per round.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _USED = 0.5  # Netflix: grow only if half of the limit is in use
 
 
 class RoundLaw(abc.ABC):
-    """One decision a round, on its mean latency."""
+    """A law with one decision per round, by the round's mean latency."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class RoundLaw(abc.ABC):
         self.limit: int = bounds.clamped(self._level)
 
     def on_sample(self, now_s: float, sample: Sample) -> None:
-        """Take what was seen; decide at the end of a round."""
+        """Add the sample; decide at the end of a round."""
         if sample.calls:
             gain = _MEAN_GAIN if self._mean_s else 1.0
             self._mean_s += gain * (sample.mean_s - self._mean_s)
@@ -70,7 +70,7 @@ class RoundLaw(abc.ABC):
 
     @abc.abstractmethod
     def _decide(self, now_s: float) -> None:
-        """A round is over: move ``_level``."""
+        """Move ``_level`` at the end of a round."""
 
 
 class Aimd(RoundLaw):
@@ -84,7 +84,7 @@ class Aimd(RoundLaw):
 
 
 class Vegas(RoundLaw):
-    """Netflix's VegasLimit: the queue that the latency shows, between 3 and 6 log10(limit)."""
+    """Netflix's VegasLimit: keeps the queue, by latency, between 3 and 6 log10(limit)."""
 
     def __init__(self, bounds: Bounds, **more: object) -> None:
         super().__init__(bounds, **more)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ class Vegas(RoundLaw):
 
 
 class Gradient2(RoundLaw):
-    """Netflix's Gradient2Limit; a refusal, which it does not know, counts as in AIMDLimit."""
+    """Netflix's Gradient2Limit; refusals, which it lacks, count as in AIMDLimit."""
 
     _LONG, _TOLERANCE, _QUEUE, _SMOOTHING, _WARM_UP = 600, 1.5, 4, 0.2, 10
 
@@ -123,7 +123,7 @@ class Gradient2(RoundLaw):
         self._rounds += 1
         gain = 1 / self._rounds if self._rounds <= self._WARM_UP else 2 / (self._LONG + 1)
         self._long_s += gain * (short_s - self._long_s)
-        if self._long_s / short_s > 2:  # it recovers from a long slow time
+        if self._long_s / short_s > 2:  # recovers from a long slow phase
             self._long_s *= 0.95
         if not self._is_used:
             return
@@ -133,9 +133,10 @@ class Gradient2(RoundLaw):
 
 
 class Bbr:
-    """BBR (Cardwell et al. 2016): the most delivered of ten rounds, the least latency of 10 s.
+    """BBR (Cardwell et al. 2016): the maximum rate of ten rounds, the minimum latency of 10 s.
 
-    Paced at their product's rate, by turns a quarter more and less; twice the product in flight.
+    It paces at that rate, alternately a quarter more and less, with twice the product of both in
+    flight.
     """
 
     _CYCLE = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
@@ -163,7 +164,7 @@ class Bbr:
         self._drains_until_s = -inf  # probes the least latency
 
     def on_sample(self, now_s: float, sample: Sample) -> None:
-        """Take what was seen; decide at the end of a round."""
+        """Add the sample; decide at the end of a round."""
         self._cost += sample.cost
         self._calls += sample.calls
         self._call_s += sample.call_s

@@ -1,9 +1,9 @@
-"""Policies by name: what the settings of a run are.
+"""Policies by name, each with the settings of a run.
 
 A name is one of ``lab.window.policy``, with ``:N`` for ``lab.window.initial`` (``fixed:16``), or
-one of the baselines below.  All but the product's own, ``just_full`` and ``rtt_only``, are run as
-what they are elsewhere: a limiter a bolt, in turn, skipping full bolts, and a fixed time-out;
-without signs of loss, the guard of shared sinks and copies at the end.
+one of the baselines below.  All but the product's own, ``just_full`` and ``rtt_only``, run as in
+their own projects: a limiter per bolt, in turn, skipping full bolts, and a fixed time-out; without
+signs of loss, the guard of shared sinks and copies at the end.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from flowctl_lab.simulation.workload import TUPLE_BYTES
 
 DEFAULT: Final = WindowSettings().policy
 AIAD_TUNED: Final = "aiad_tuned"
-# What plain Spark does: each bolt's part is fixed from the start, however slow it is.
+# Like plain Spark: each bolt's part is fixed from the start, however slow the bolt is.
 STATIC: Final = "static"
-# Storm: so many tuples under way for each bolt, all bolts together, given out blindly in turn.
+# Like Storm: a fixed number of tuples per bolt in flight, over all bolts, given out blindly in
+# turn.
 STORM_MAX_PENDING: Final = "storm_max_pending"
 _OWN: Final = ("just_full", "rtt_only")
 # The fixed time-outs of the specification's baselines.
 _BASELINE_RTO_S = 5.0
 _STORM_RTO_S = 30.0
-_STORM_PENDING = 4  # tuples a bolt: enough for a local bolt, as little as leaves none idle
+_STORM_PENDING = 4  # tuples per bolt: just enough to keep a local bolt busy
 _UNBOUNDED = 1_000_000_000  # no window at all
 
 
 def known() -> tuple[str, ...]:
-    """All names that take no number."""
+    """Return all names that take no number."""
     return (*get_args(PolicyName), AIAD_TUNED, STATIC, STORM_MAX_PENDING)
 
 
@@ -47,7 +48,7 @@ def check(policy: str) -> None:
 def settings_of(
     policy: str, scenario: Scenario, overrides: Mapping[str, Any] | None = None
 ) -> Settings:
-    """The settings that ``policy`` stands for; ``overrides`` as for ``--set``."""
+    """Return the settings of ``policy``; ``overrides`` are as for ``--set``."""
     check(policy)
     name, _, number = policy.partition(":")
     changes: dict[str, Any] = {"lab.window.policy": name}
@@ -75,7 +76,7 @@ def _by_the_clock(rto_s: float) -> dict[str, Any]:
 
 
 def _blind(scenario: Scenario, pending: int | None) -> dict[str, Any]:
-    """No windows; each bolt in turn, whether or not it has anything to do."""
+    """Return settings without windows: each bolt in turn, whether busy or not."""
     return {
         **_by_the_clock(_STORM_RTO_S),
         "lab.window.policy": "fixed",
@@ -89,7 +90,7 @@ def _blind(scenario: Scenario, pending: int | None) -> dict[str, Any]:
 
 
 def _tuned(scenario: Scenario) -> dict[str, Any]:
-    """An oracle's threshold, at twice the true mean round trip without load."""
+    """Return the threshold of an oracle: twice the true mean round trip without load."""
     no_load_s = scenario.no_load_net_s + scenario.tuple_mean_s
     if scenario.sink:
         no_load_s += scenario.records_mean * scenario.sink.record_s
@@ -102,14 +103,14 @@ def _tuned(scenario: Scenario) -> dict[str, Any]:
 
 
 def settings_for(scenario: Scenario, settings: Settings) -> Settings:
-    """``settings`` with what the scenario's data needs: the size of its tuples."""
+    """Return ``settings`` with the tuple size that the scenario's data needs."""
     if scenario.is_as_shipped:
         return settings
     most = max(scenario.sizes)
     changes: dict[str, Any] = {"tuple.records_max": most}
-    if len(scenario.sizes) > 1:  # the data decides, by its bytes
+    if len(scenario.sizes) > 1:  # the data decides the size, by its bytes
         changes["lab.tuple.bytes_max"] = TUPLE_BYTES
-    # Room for twelve bolts' tuples, twice: a large tuple must not starve behind the buffer.
+    # Twice the room for twelve bolts' tuples: a large tuple must not starve behind the buffer.
     room = 4 * scenario.bolts * scenario.slots * most
     if room > settings.buffer.records_max:
         changes["lab.buffer.records_max"] = room

@@ -1,4 +1,4 @@
-"""How fast a machine is over time: work done by when, and when a piece of work is done."""
+"""The speed of a machine over time, and conversions between time and work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Interval = tuple[float, float]
 
 
 class Profile:
-    """Speed as a step function of virtual time; work is in seconds at speed 1.
+    """Speed as a step function of virtual time; work is measured in seconds at speed 1.
 
     Immutable after construction.  ``speed(t)`` must hold from each of ``times_s`` to the next;
     the last holds for ever.
@@ -20,7 +20,7 @@ class Profile:
 
     def __init__(self, times_s: Iterable[float], speed: Callable[[float], float]) -> None:
         self._times = sorted({0.0, *(t for t in times_s if 0.0 < t < INFINITE_S)})
-        # In the middle of each step, so that no rounding at its ends decides.
+        # Taken in the middle of each step, so that rounding at its ends doesn't matter.
         ends = [*self._times[1:], self._times[-1] + 2.0]
         self._speeds = [
             speed((begin + end) / 2) for begin, end in zip(self._times, ends, strict=True)
@@ -31,12 +31,12 @@ class Profile:
             self._done.append(self._done[-1] + step_s * self._speeds[index - 1])
 
     def done(self, at_s: float) -> float:
-        """The work that can be done from 0 to ``at_s``."""
+        """Return the work that can be done from 0 to ``at_s``."""
         step = bisect_right(self._times, at_s) - 1
         return self._done[step] + (at_s - self._times[step]) * self._speeds[step]
 
     def finish(self, at_s: float, work: float) -> float:
-        """When ``work`` begun at ``at_s`` is done; infinity if never."""
+        """Return when ``work`` begun at ``at_s`` is done; infinity if never."""
         if len(self._times) == 1:
             return at_s + work / self._speeds[0] if self._speeds[0] else INFINITE_S
         step = bisect_right(self._times, at_s) - 1
@@ -49,7 +49,7 @@ class Profile:
 
 
 class Spells:
-    """Times during which something holds, in order and apart, as ``(begin, end)``."""
+    """Periods during which a condition holds, sorted and disjoint, as ``(begin, end)``."""
 
     __slots__ = ("_begins", "_ends")
 
@@ -70,6 +70,6 @@ class Spells:
         return iter(zip(self._begins, self._ends, strict=True))
 
     def over_at(self, at_s: float) -> float:
-        """When the spell that holds at ``at_s`` is over; ``at_s`` itself if none holds."""
+        """Return the end of the period at ``at_s``; ``at_s`` itself outside all periods."""
         index = bisect_right(self._begins, at_s) - 1
         return max(at_s, self._ends[index]) if index >= 0 else at_s

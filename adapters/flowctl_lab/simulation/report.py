@@ -40,7 +40,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def base_policy(self) -> str:
-        """Its name without what part of the data it was run on."""
+        """The policy's name without the part of the data on which it ran."""
         return self.policy.partition("/")[0]
 
     @property
@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True):
         return all(verdict.is_met for verdict in self.verdicts)
 
     def cells(self) -> tuple[str, ...]:
-        """As text, in the order of ``COLUMNS``."""
+        """Return the row's cells as text, in the order of ``COLUMNS``."""
         mark = "" if self.finished else "*"
         return (
             self.scenario,
@@ -94,7 +94,7 @@ def _row(outcomes: Sequence[Outcome]) -> Row:
 
 
 def text_table(rows: Sequence[Row]) -> str:
-    """Columns in line, for a terminal."""
+    """Return the table with aligned columns, for a terminal."""
     table = [COLUMNS, *(row.cells() for row in rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
     last = len(COLUMNS) - 1
@@ -109,9 +109,9 @@ def text_table(rows: Sequence[Row]) -> str:
 
 
 def headline(rows: Sequence[Row]) -> list[str]:
-    """Per policy: its smallest E over the scenarios that have gates, and how many it meets.
+    """Return, per policy, its smallest E over the scenarios with gates, and the number met.
 
-    The E of a scenario is the mean over its seeds; the worst of a single seed is told as well.
+    The E of a scenario is the mean over its seeds; the worst of a single seed is reported too.
     """
     lines = []
     for policy in dict.fromkeys(row.base_policy for row in rows):
@@ -128,7 +128,7 @@ def headline(rows: Sequence[Row]) -> list[str]:
 
 
 def _seeds_told(rows: Sequence[Row]) -> list[str]:
-    """Which policies were run with which seeds."""
+    """Return the line about the policies and their seeds."""
     policies: dict[tuple[int, ...], dict[str, None]] = {}
     for row in rows:
         policies.setdefault(row.seeds, {})[row.base_policy] = None
@@ -139,7 +139,7 @@ def _seeds_told(rows: Sequence[Row]) -> list[str]:
 
 
 def markdown(rows: Sequence[Row], *, command: str) -> str:
-    """The report to commit; ``command`` is what writes it."""
+    """Return the report to commit; ``command`` is the command that writes it."""
     lines = [
         "# Control report",
         "",
@@ -171,14 +171,14 @@ def markdown(rows: Sequence[Row], *, command: str) -> str:
 
 
 def with_rows_of(report: str, page: str) -> str:
-    """``page`` with the rows of ``report`` in place of its own; those it lacks stand at its end."""
+    """Return ``page`` with the rows of ``report`` in place of its own, missing ones at the end."""
     rows = {key: line for key, line in _keyed(report) if key is not None}
     lines = [line if key is None else rows.pop(key, line) for key, line in _keyed(page)]
     return "\n".join([*lines, *rows.values()])
 
 
 def _keyed(page: str) -> Iterator[tuple[tuple[str, str] | None, str]]:
-    """Each line with its section and what it is about; None before those that are no rows."""
+    """Yield each line with its key, section and subject; None for lines that are no rows."""
     section = ""
     for line in page.split("\n"):
         if line.startswith("## "):

@@ -1,4 +1,4 @@
-"""A scenario: one readable declaration of bolts, data, network, faults and what is asked for.
+"""A scenario: one readable declaration of bolts, data, network, faults and gates.
 
 Times are virtual seconds from the start of the run, bolts are counted from 0.  Everything that
 a field leaves out is the base: 12 FIFO bolts of one slot and speed 1; 10 ms for a tuple of 100
@@ -25,7 +25,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class Slow(_Part, frozen=True):
-    """These bolts run at ``speed`` times their own from ``from_s`` to ``until_s``."""
+    """Bolts that run at ``speed`` times their own speed from ``from_s`` to ``until_s``."""
 
     bolts: tuple[int, ...]
     speed: float
@@ -41,9 +41,9 @@ class Drift(_Part, frozen=True):
 
 
 class Freeze(_Part, frozen=True):
-    """A bolt's process stands still for ``for_s`` every ``every_s``, first at ``from_s``.
+    """A bolt's process freezes for ``for_s`` every ``every_s``, first at ``from_s``.
 
-    Its heartbeats stop too; what is sent to it waits in the network.
+    Its heartbeats stop too; messages to it wait in the network.
     """
 
     bolt: int
@@ -53,17 +53,17 @@ class Freeze(_Part, frozen=True):
 
 
 class Pauses(_Part, frozen=True):
-    """Each bolt stands still for ``for_s``; the gaps are exponential with mean ``gap_s``."""
+    """Each bolt pauses for ``for_s`` repeatedly; the gaps are exponential with mean ``gap_s``."""
 
     for_s: float
     gap_s: float
 
 
 class Death(_Part, frozen=True):
-    """A bolt dies and what it held is gone; it may come back with a new epoch.
+    """A bolt dies and loses its tuples; it may come back with a new epoch.
 
-    ``seen_after_s``: when the spout sees the connection end, counted from the death; None: never,
-    as behind a link that swallows everything.
+    The spout sees the connection end ``seen_after_s`` after the death; None means never, as behind
+    a link that swallows everything.
     """
 
     bolt: int
@@ -73,14 +73,14 @@ class Death(_Part, frozen=True):
 
 
 class Loss(_Part, frozen=True):
-    """These bolts silently lose ``share`` of the tuples that reach them, before any work."""
+    """Bolts that silently lose ``share`` of the tuples that reach them, before any work."""
 
     bolts: tuple[int, ...]
     share: float
 
 
 class Bursts(_Part, frozen=True):
-    """Tuples arrive evenly at ``rate`` [1/s] for ``for_s``, then none for ``gap_s``."""
+    """Tuples that arrive evenly at ``rate`` [1/s] for ``for_s``, then none for ``gap_s``."""
 
     rate: float
     for_s: float
@@ -90,8 +90,8 @@ class Bursts(_Part, frozen=True):
 class Sink(_Part, frozen=True):
     """A FIFO sink that every tuple passes after its service, its slot at the bolt still taken.
 
-    A request takes ``record_s`` a record; longer by ``slope`` of that for each caller inside
-    beyond ``knee`` when it enters; and at ``later_speed`` from ``later_s`` on.
+    A request takes ``record_s`` per record, plus ``slope`` of that for each concurrent caller
+    beyond ``knee`` when it enters; from ``later_s`` on the sink runs at ``later_speed``.
     """
 
     slots: int
@@ -105,7 +105,7 @@ class Sink(_Part, frozen=True):
 class Converge(_Part, frozen=True):
     """Measure how soon after each change .95 of the capacity is in use again.
 
-    In use over a trailing ``window_s``; told in units of ``unit_s``.
+    The use is measured over a trailing ``window_s``, and the time in units of ``unit_s``.
     """
 
     changes_s: tuple[float, ...]
@@ -114,7 +114,7 @@ class Converge(_Part, frozen=True):
 
 
 class Gate(_Part, frozen=True):
-    """What is asked for: the worst of the seeds must reach it ("E" of drain: the mean)."""
+    """A requirement that the worst of the seeds must reach ("E" of drain: the mean)."""
 
     metric: Metric
     at_least: float | None = None
@@ -123,22 +123,22 @@ class Gate(_Part, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module; ``what`` says in a few words how it differs from the base."""
+    """See the module; ``what`` describes the difference from the base in a few words."""
 
     name: str
     what: str
     bolts: int = 12
     slots: int = 1
     speeds: tuple[float, ...] = ()  # per bolt; empty: all 1
-    tuple_s: float = 0.001  # service time: this a tuple
-    record_s: float = 90e-6  # and this a record
+    tuple_s: float = 0.001  # service time per tuple
+    record_s: float = 90e-6  # and per record
     service_cv: float = 0.1  # lognormal factor of mean 1, drawn for each sending
     data_cv: float = 0.0  # lognormal factor of mean 1, fixed per tuple: the data is skewed
     one_way_s: float = 0.001
-    outlet_record_s: float = 0.0  # a record's time on the spout's link, one after the other
-    jitter_s: float = 0.0  # up to so much more each way, uniform; the order is kept
+    outlet_record_s: float = 0.0  # a record's time on the spout's link, which they pass in turn
+    jitter_s: float = 0.0  # largest addition each way, uniform; the order is kept
     tuples: int = 24_000
-    sizes: tuple[int, ...] = (100,)  # records a tuple, with equal chance
+    sizes: tuple[int, ...] = (100,)  # records per tuple, with equal chance
     bursts: Bursts | None = None
     slow: tuple[Slow, ...] = ()
     drift: Drift | None = None
@@ -147,56 +147,56 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     deaths: tuple[Death, ...] = ()
     loss: Loss | None = None
     ack_flush_s: float = 0.0  # acks leave together at multiples of this
-    telemetry: bool = True  # bolts tell wait, service and idle times, and send heartbeats
-    heartbeat_late_s: float = 0.0  # a heartbeat leaves up to so much late, uniform
+    telemetry: bool = True  # bolts report wait, service and idle times, and send heartbeats
+    heartbeat_late_s: float = 0.0  # largest delay of a heartbeat, uniform
     sink: Sink | None = None
     joins_s: tuple[float, ...] = (0.0,)  # one per spout
-    takes_turns: bool = False  # bolts take spouts in turn; else what came first
-    until_s: float | None = None  # stop then; the input does not end
+    takes_turns: bool = False  # bolts take spouts in turn; else tuples as they came
+    until_s: float | None = None  # the run stops then; the input does not end
     measured_from_s: float = 0.0  # shares and use count from here, where until_s is given
     converge: Converge | None = None
-    free_size: bool = False  # the spout chooses the records per tuple; sizes is the most
+    free_size: bool = False  # the spout chooses the records per tuple, up to sizes
     steady: bool = False  # goes on as it began, so that a part of it shows the same
-    # A job as a user starts it, all settings as shipped: so many records for each spout, each of
-    # a cost of its own; ``tuples`` and ``sizes`` mean nothing then.
+    # If not 0: a user's job with all settings as shipped, and the number of records per spout, each
+    # with a cost of its own; ``tuples`` and ``sizes`` are ignored then.
     records: int = 0
     pareto: float = 0.0  # the costs of records follow Pareto's law with this exponent
     connects_s: tuple[float, ...] = ()  # when each bolt connects; empty: all at 0
-    end_late_s: float = 0.0  # the end of the input is told so long after the last record
+    end_late_s: float = 0.0  # delay of the report of the input's end after the last record
     gates: tuple[Gate, ...] = ()
 
     def part(self, parts: int) -> Scenario:
-        """One of ``parts`` equal parts of the data, if the scenario is steady; else itself."""
+        """Return it with one of ``parts`` equal parts of the data, if steady; else unchanged."""
         if not self.steady or parts == 1:
             return self
         return msgspec.structs.replace(self, tuples=max(1, self.tuples // parts))
 
     @property
     def is_as_shipped(self) -> bool:
-        """Whether the run has the settings that a user's job has."""
+        """Whether the run has the settings of a user's job."""
         return self.records > 0
 
     def connects_at_s(self, bolt: int) -> float:
-        """When the bolt can first be given anything."""
+        """Return when the bolt connects and can get tuples."""
         return self.connects_s[bolt] if self.connects_s else 0.0
 
     def speed_of(self, bolt: int) -> float:
-        """The bolt's own speed, without what happens to it."""
+        """Return the bolt's own speed, without later events."""
         return self.speeds[bolt] if self.speeds else 1.0
 
     @property
     def records_mean(self) -> float:
-        """Records of the mean tuple."""
+        """The number of records in the mean tuple."""
         return sum(self.sizes) / len(self.sizes)
 
     @property
     def tuple_mean_s(self) -> float:
-        """Service time of the mean tuple at speed 1."""
+        """The service time of the mean tuple at speed 1 [s]."""
         return self.tuple_s + self.record_s * self.records_mean
 
     @property
     def speed_total(self) -> float:
-        """Seconds of work that all bolts do in a second, when nothing happens to them."""
+        """The work that all bolts do in a second, without events [s at speed 1]."""
         return self.slots * sum(self.speed_of(bolt) for bolt in range(self.bolts))
 
     @property
@@ -206,12 +206,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def no_load_net_s(self) -> float:
-        """What the mean tuple takes without load, beside its time at the bolt."""
+        """The mean tuple's round trip without load, except its time at the bolt [s]."""
         return self.round_trip_s + self.jitter_s + self.ack_flush_s / 2
 
     @property
     def limit_s(self) -> float:
-        """When a run is broken off: far beyond what the worst policy that works needs."""
+        """When a run is stopped: far later than the worst working policy needs [s]."""
         if self.until_s is not None:
             return self.until_s
         if self.records:
@@ -226,11 +226,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         if self.bursts:
             share = self.bursts.for_s / (self.bursts.for_s + self.bursts.gap_s)
             work_s = max(work_s, self.tuples / (self.bursts.rate * share))
-        return 15 * work_s + 10.0  # the worst seen elsewhere reaches a tenth of the bound
+        return 15 * work_s + 10.0  # the worst efficiency seen is a tenth of the bound's
 
     @property
     def _as_shipped_limit_s(self) -> float:
-        """As for ``limit_s``; its slowest bolt alone may have to finish the dearest record."""
+        """Return ``limit_s`` for a job as shipped: its slowest bolt may get the dearest record."""
         spouts = len(self.joins_s)
         work_s = spouts * self.records * self.record_s / self.speed_total
         slowest = min(self.speed_of(bolt) for bolt in range(self.bolts))

@@ -1,4 +1,4 @@
-"""The driver of a real :class:`SpoutCore` in virtual time: what the sender thread is elsewhere."""
+"""The driver of a real :class:`SpoutCore` in virtual time, in place of the sender thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTITION = "p"
 
 
 class SimSpout:
-    """One spout; joins at ``joins_s`` with all bolts that live then."""
+    """One spout, which joins at ``joins_s`` with all bolts alive then."""
 
     def __init__(self, world: Simulation, index: int, workload: Workload) -> None:
         self.index = index
@@ -37,17 +37,17 @@ class SimSpout:
         self._loop = world.loop
         self._out: dict[str, tuple[SimBolt, Channel]] = {}
         self._outlet = Outlet(world.scenario.outlet_record_s)
-        self._left: list[Any] = []  # read and not taken yet
-        self._arrived: int | None = None  # records that are there; None: all
+        self._left: list[Any] = []  # read but not taken so far
+        self._arrived: int | None = None  # records that have arrived; None: all
         self._arrivals = iter(world.arrivals) if world.arrivals else None
-        self._end_is_due = False  # all is read; whoever reads tells it in a while
+        self._end_is_due = False  # all is read; the end is reported a little later
         self._input_ended = False
         self._alarm = Alarm(world.loop, self._pump)
         self.had_backlog_at_s: float = 0.0
         self.acked_high: int = 0  # the end of the highest record that was acked
         self.acked_at_s: float = 0.0  # when a tuple was last acked for the first time
         self.lag_max: int = 0
-        self.growth_idle: int = 0  # tuples by which windows grew that nobody used
+        self.growth_idle: int = 0  # tuples by which unused windows grew
         self.ratios: list[float] = []  # RTT over the same tuple's without load
         # Bound once, see SimBolt.
         self.on_ack: Handler = self._take_ack
@@ -81,14 +81,17 @@ class SimSpout:
         self._pump(at_s)
 
     def _in_order(self) -> Sequence[SimBolt]:
-        """The bolts as they connect.  To each spout of a job as shipped in another order, or all
-        would send their first tuples to the same ones."""
+        """Return the bolts in the order in which they connect.
+
+        For a job as shipped it differs by spout, or all spouts would send their first tuples to the
+        same bolts.
+        """
         bolts, scenario = self._world.bolts, self._world.scenario
         first = self.index * len(bolts) // len(scenario.joins_s) if scenario.is_as_shipped else 0
         return [*bolts[first:], *bolts[:first]]
 
     def _connect(self, at_s: float, bolt: SimBolt, back: Channel) -> None:
-        """A bolt that comes later than the spout."""
+        """Connect a bolt that comes later than the spout."""
         bolt.connect(self, back)
         if not bolt.is_dead:
             self._add(bolt, bolt.epoch, at_s)
@@ -117,7 +120,7 @@ class SimSpout:
             self.ratios.append((at_s - sending.sent_at_s) / no_load_s)
             self.acked_at_s = at_s
             self._note_lag(sending.first + sending.count)
-        if not self._loop.is_next(self.on_ack):  # what comes together is taken together
+        if not self._loop.is_next(self.on_ack):  # records that arrive together are taken together
             self._pump(at_s)
 
     def _note_lag(self, acked_stop: int) -> None:
@@ -167,7 +170,7 @@ class SimSpout:
             self._world.on_spout_done(at_s)
 
     def _feed(self, at_s: float) -> None:
-        """As the reader: goes on once half of the buffer is free."""
+        """Feed records as the reader does: go on once half of the buffer is free."""
         if self._input_ended or not self.core.intake.has_room:
             return
         while True:

@@ -11,7 +11,7 @@ from flowctl_lab.simulation.profile import Profile
 
 
 def sink_profile(sink: scenario.Sink) -> Profile:
-    """The sink's speed over time, one slot."""
+    """Return the sink's speed over time, for one slot."""
 
     def speed(at_s: float) -> float:
         return sink.later_speed if at_s >= sink.later_s else 1.0
@@ -20,7 +20,7 @@ def sink_profile(sink: scenario.Sink) -> Profile:
 
 
 class SharedSink:
-    """First come first served; calls ``done`` of a request when it is through."""
+    """A first-come-first-served sink; it calls ``done`` of a request at its end."""
 
     def __init__(self, loop: EventLoop, sink: scenario.Sink) -> None:
         self._loop = loop
@@ -32,7 +32,7 @@ class SharedSink:
         self._left = self._leave  # one bound method for all
 
     def enter(self, at_s: float, sending: Sending, done: Handler) -> None:
-        """A bolt writes the records of ``sending``."""
+        """Let a bolt write the records of ``sending``."""
         self._inside += 1
         work = sending.count * self._sink.record_s
         sending.entered_sink_at_s = at_s

@@ -16,7 +16,7 @@ from flowctl_lab.simulation.scenario import Scenario
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One run, by names: what a command line can say.  ``policy`` as in :func:`part_of`."""
+    """One run, described by names as on a command line.  ``policy`` is as in :func:`part_of`."""
 
     scenario: str
     policy: str
@@ -25,7 +25,7 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """The command that repeats it."""
+        """The command that repeats the run."""
         text = f"flowctl simulate {self.scenario} --policy {self.policy}"
         if not self.scenario.startswith(PREFIX):
             text += f" --seeds {self.seed}"
@@ -33,7 +33,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def run_job(job: Job) -> Outcome:
-    """Run it; an unexpected error names the command that repeats it."""
+    """Run the job; an unexpected error names the command that repeats it."""
     name, scenario = part_of(job.policy, scenario_of(job.scenario))
     try:
         settings = settings_of(name, scenario, job.overrides)
@@ -49,7 +49,7 @@ def run_job(job: Job) -> Outcome:
 
 
 def part_of(policy: str, scenario: Scenario) -> tuple[str, Scenario]:
-    """Take ``/N`` off the policy's name: it is run on an Nth of the data, if that is steady."""
+    """Split ``/N`` off the policy's name: the run takes an Nth of the data, if that is steady."""
     name, cut, parts = policy.partition("/")
     if not cut:
         return name, scenario
@@ -63,9 +63,10 @@ def jobs_of(
     policies: Mapping[str, Sequence[int]],
     overrides: Mapping[str, Any],
 ) -> list[Job]:
-    """All combinations; those of one scenario and policy stand together.
+    """Return all combinations; jobs of one scenario and policy are adjacent.
 
-    ``policies``: the seeds of each, with ``/N`` after the name for an Nth of steady scenarios.
+    ``policies`` has the seeds of each policy, with ``/N`` after the name for an Nth of steady
+    scenarios.
     """
     jobs = []
     for name in scenarios:
@@ -77,7 +78,7 @@ def jobs_of(
 
 
 def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
-    """Yield the outcomes in the order of ``jobs``, each as soon as it is there."""
+    """Yield the outcomes in the order of ``jobs``, each as soon as it is available."""
     if processes == 1 or len(jobs) == 1:
         yield from map(run_job, jobs)
         return

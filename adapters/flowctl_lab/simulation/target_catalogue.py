@@ -1,7 +1,7 @@
-"""The scenarios of targets that many share, by name, with what is asked of each.
+"""The scenarios of shared targets, by name, with their gates.
 
-Each function runs one and returns its figures; ``ROWS`` has the gates: the least and the most that
-a figure may be.
+Each function runs one scenario and returns its figures; ``ROWS`` has the gates: the minimum and the
+maximum of a figure.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 from flowctl.pacing.target_settings import Limits
 from flowctl_lab.simulation.targets import Target, World
 
-_CALL_S = 0.1  # how long a call takes if nobody is in the way: a web service
-_TAKES = 10  # calls at once that the target takes; fewer than the 32 workers that call it
-_BEST = _TAKES / _CALL_S  # calls a second
-_START_S = 10.0  # what is measured begins so late
+_CALL_S = 0.1  # duration of a call without load, as of a web service
+_TAKES = 10  # concurrent calls that the target takes, fewer than the 32 workers
+_BEST = _TAKES / _CALL_S  # calls per second
+_START_S = 10.0  # start of the measurement
 
 
 class Row(NamedTuple):
-    """``run`` gives figures by name; ``gates``: (least, most) of them."""
+    """``run`` returns figures by name; ``gates`` has their (minimum, maximum)."""
 
     what: str
     run: Callable[[], dict[str, float]]
@@ -83,7 +83,7 @@ def frozen() -> dict[str, float]:
     world.target.most = 0
     world.clock.run(40)
     back = world.goodput(13.5, 20) / _BEST
-    held = 4 * 4  # what the frozen ones may have under way when they wake up
+    held = 4 * 4  # calls that frozen workers may have in flight when they wake up
     return {"E of the others": back, "most inside": world.target.most - _TAKES - held}
 
 
@@ -126,7 +126,7 @@ def headroom() -> dict[str, float]:
 
 
 def headroom_refused() -> dict[str, float]:
-    """Seconds are counted, and the middle one taken: a relearned limit is not a rest."""
+    """Take the median second of goodput, so that relearning a limit doesn't pass for headroom."""
     world, live = _beside_refused(0.0)
     filled = median(world.goodput(at, at + 1) + live(at) for at in range(15, 60))
     world, _ = _beside_refused(0.2)
@@ -134,7 +134,7 @@ def headroom_refused() -> dict[str, float]:
 
 
 def _beside_refused(leave: float) -> tuple[World, Callable[[int], int]]:
-    """Ten calls at once, each slower beside others, and a live service that calls now and then."""
+    """A target of ten concurrent calls, slower together, and a live service that calls at times."""
     world = World(Target(_CALL_S, takes=_TAKES, slope=0.03))
     chance = random.Random(3)
     done_s: list[float] = []
@@ -158,7 +158,7 @@ def _beside_refused(leave: float) -> tuple[World, Callable[[int], int]]:
 
 
 def _live(leave: float) -> dict[str, float]:
-    """A live service calls twenty times a second: what its calls take, and what is left to it."""
+    """A live service calls twenty times a second: the time of its calls, and its share."""
     world = World(Target(_CALL_S, knee=2 * _TAKES))
     took_s: list[float] = []
 
@@ -179,7 +179,7 @@ def _live(leave: float) -> dict[str, float]:
     took_s.clear()
     world.clock.run(240)
     took_s.sort()
-    free = (2 * _TAKES - 2) / _CALL_S  # two of the live service's are inside
+    free = (2 * _TAKES - 2) / _CALL_S  # two calls of the live service are inside
     return {"used": world.goodput(60, 240) / free, "p99": took_s[int(0.99 * len(took_s))] / _CALL_S}
 
 

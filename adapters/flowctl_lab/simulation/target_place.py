@@ -1,4 +1,4 @@
-"""Where simulated workers of a paced target meet: the rules of flowctl_redis' script, in memory."""
+"""The shared state of simulated workers of a paced target: flowctl_redis' script, in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEADER_S = 1.0  # as in pace.lua
 
 
 class _Entry:
-    """One worker: what it said, what it holds, what it was given."""
+    """The state of one worker: its report, its permits, its grant."""
 
     __slots__ = ("claim", "goal", "holds", "rate", "rate_goal", "till_s")
 
@@ -26,8 +26,8 @@ class _Entry:
 class Place:
     """A :class:`flowctl.pacing.client.Exchange` for all workers of one target.
 
-    ``is_away``: exchanges fail.  ``exchanges``: how many there were.  ``leased``: permits that
-    workers hold, the dead among them until a leader has looked.  Not thread-safe.
+    While ``is_away`` exchanges fail.  ``exchanges`` is their number so far.  ``leased`` are the
+    permits that workers hold, including dead workers until a leader has looked.  Not thread-safe.
     """
 
     address = "the simulator"
@@ -39,7 +39,7 @@ class Place:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all, as a server that is restarted empty."""
+        """Forget everything, as a server that is restarted empty."""
         self.limit: int | None = None
         self.learned_rate: float = 0.0  # 0: none
         self.reason = ""
@@ -52,7 +52,7 @@ class Place:
         self._leader_until_s = 0.0
 
     def exchange(self, report: WorkerReport) -> Reply:
-        """See ``pace.lua``, whose steps these are."""
+        """See ``pace.lua``, which has the same steps."""
         if self.is_away:
             raise InfrastructureError("the simulated server is away.", remedy="Wait.")
         self.exchanges += 1

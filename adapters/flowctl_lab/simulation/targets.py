@@ -1,7 +1,7 @@
 """Programs that share a paced target, in virtual time: the real gates, leases and law.
 
-Only the threads, the clock and the server are simulated: each worker's callers go round in a closed
-loop, its thread takes its turn four times a second.
+Only the threads, the clock and the server are simulated: each worker's callers call in a closed
+loop, and its thread takes its turn four times a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REFUSED_S = 0.002  # a refusal comes back at once
 
 
 class Clock:
-    """Virtual time: what is due, in order."""
+    """Virtual time, with the due calls in order."""
 
     def __init__(self) -> None:
         self.now_s: float = 0.0
@@ -32,7 +32,7 @@ class Clock:
         self._count = 0
 
     def at(self, at_s: float, do: Callable[[], None]) -> None:
-        """Do it then, or now if that is over."""
+        """Call ``do`` at ``at_s``, or now if that time is over."""
         self._count += 1
         heappush(self._due, (max(at_s, self.now_s), self._count, do))
 
@@ -46,11 +46,11 @@ class Clock:
 
 @dataclass
 class Target:
-    """``call_s`` a call, longer above ``knee`` calls inside; above ``takes`` it refuses.
+    """A target: a call takes ``call_s``, longer above ``knee`` calls, refused above ``takes``.
 
-    Each other call inside makes it longer by ``slope`` of itself.
-
-    ``done``: when calls succeeded, by job; ``refused``: when it refused; ``most``: calls inside.
+    Each other concurrent call makes it longer by ``slope`` of itself.  ``done`` has the times of
+    successful calls, by job, and ``refused`` of refusals; ``most`` is the maximum of concurrent
+    calls.
     """
 
     call_s: float = 0.1
@@ -63,7 +63,7 @@ class Target:
     most: int = 0
 
     def enter(self, now_s: float, cost: float = 1.0) -> float | None:
-        """Return how long the call takes; None: refused."""
+        """Return how long the call takes; None if it is refused."""
         if self.inside >= self.takes:
             self.refused.append(now_s)
             return None
@@ -73,14 +73,14 @@ class Target:
         return self.call_s * slower * max(1.0, self.inside / self.knee)
 
     def told(self, now_s: float) -> tuple[Told, ...]:
-        """What its answers tell of limits."""
+        """Return the limits that its answers report."""
         return ()
 
 
 class Worker:
-    """A process with ``callers`` threads that do nothing but call.
+    """A process with ``callers`` threads that only call.
 
-    ``frozen``: from when to when it does nothing at all; calls inside the target go on.
+    From begin to end of ``frozen`` it does nothing at all; its calls inside the target go on.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Worker:
         self.job: str = source.settings.job
 
     def start(self, callers: int, first_turn_s: float) -> None:
-        """Begin now; its thread's turns begin at ``first_turn_s``."""
+        """Start the worker now; its thread's turns begin at ``first_turn_s``."""
         for _ in range(callers):
             self._later(self._clock.now_s, self._ask)
         self._later(first_turn_s, self._turn)
@@ -119,7 +119,7 @@ class Worker:
         self._later(self._clock.now_s + PERIOD_S, self._turn)
 
     def turn_early(self) -> None:
-        """Its thread was woken up."""
+        """Take a turn early, as the thread was woken up."""
         self._later(self._clock.now_s, self._hurry)
 
     def _hurry(self) -> None:
@@ -142,7 +142,7 @@ class Worker:
             if wait_s is None:
                 waiter.clear()
                 self._call(cost)
-            elif wait_s < 1.0:  # a longer one is ended by a wake-up
+            elif wait_s < 1.0:  # a wake-up ends a longer pause
                 self._later(self._clock.now_s + wait_s + 1e-4, look)
 
         waiter.append(self._gate.queue(lambda: self._later(self._clock.now_s, look)))
@@ -173,7 +173,7 @@ class Worker:
 
 
 class World:
-    """A target, the place where its workers meet, and the workers, whose leader runs ``law``."""
+    """A target, its workers and their shared state; the workers' leader runs ``law``."""
 
     def __init__(
         self, target: Target, *, seed: int = 1, law: Callable[..., Law] = TargetLaw
@@ -193,7 +193,7 @@ class World:
         cost: float | Callable[[], float] = 1.0,
         **settings: Any,
     ) -> list[Worker]:
-        """Start so many workers now; return them.  ``cost``: of each call, or a function."""
+        """Start ``workers`` now and return them.  ``cost`` is of a call, or a function."""
         drawn = cost if callable(cost) else lambda: cost
         added = [self._worker(drawn, settings) for _ in range(workers)]
         for worker in added:
@@ -216,7 +216,7 @@ class World:
         return worker
 
     def goodput(self, from_s: float, until_s: float, job: str | None = None) -> float:
-        """Cost a second that the target has done, of all jobs or one."""
+        """Return the cost per second that the target has done, of all jobs or one."""
         found = (
             cost for at_s, of, cost in self.target.done
             if from_s <= at_s < until_s and job in (None, of)
@@ -224,7 +224,7 @@ class World:
         return sum(found) / (until_s - from_s)
 
     def refused(self, from_s: float, until_s: float) -> float:
-        """The part of the calls that was refused."""
+        """Return the share of the calls that was refused."""
         refused = sum(from_s <= at_s < until_s for at_s in self.target.refused)
         done = sum(from_s <= at_s < until_s for at_s, _, _ in self.target.done)
         return refused / max(1, refused + done)

@@ -1,7 +1,7 @@
-"""The data: how many records come when, and what each costs.  Drawn from the seed alone.
+"""The data: the arrival and the cost of each record, drawn from the seed alone.
 
-What a tuple costs depends on its records and on which sending it is, never on the policy, so
-that policies are compared on the very same data.
+The cost of a tuple depends on its records and on the number of the sending, never on the policy, so
+that policies are compared on exactly the same data.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from msgspec.structs import replace
 from flowctl.core.records import Record
 from flowctl_lab.simulation.scenario import Scenario
 
-# Factors in stock: more than any scenario has tuples, and a prime, so that the step below
-# reaches each of them before any comes again.
+# Number of factors in stock: more than any scenario has tuples, and a prime, so that the step below
+# reaches each factor before any is repeated.
 _STOCK = 65_521
-_STEP_SENDING = 7_919  # far from the next tuple's factor; any number prime to the stock does
-# A tuple whose size the data decides: its records' sizes fill exactly this.
+_STEP_SENDING = 7_919  # far from the next tuple's factor; any number coprime to the stock works
+# Bytes of a tuple whose size the data decides: its records fill exactly this.
 TUPLE_BYTES = 100_000
 _OFFER_RECORDS = 1_000  # about what a producer polls at once
 
 
 def lognormal(rng: Random, cv: float) -> float:
-    """A lognormal factor of mean 1 and this coefficient of variation."""
+    """Return a lognormal factor with mean 1 and this coefficient of variation."""
     sigma2 = math.log1p(cv * cv)
     return math.exp(rng.gauss(0.0, 1.0) * math.sqrt(sigma2) - sigma2 / 2)
 
@@ -39,7 +39,7 @@ def _noise(cv: float, seed: str) -> list[float]:
 
 
 class Workload:
-    """The records of one spout, numbered from 0, in blocks: what the scenario calls a tuple."""
+    """The records of one spout, numbered from 0, in blocks, which are the scenario's tuples."""
 
     def __init__(self, scenario: Scenario, seed: int, spout: int) -> None:
         self._tuple_s, self._record_s = scenario.tuple_s, scenario.record_s
@@ -47,7 +47,7 @@ class Workload:
         rng = Random(f"data {seed} {spout}")
         self._even = scenario.sizes[0] if len(scenario.sizes) == 1 else 0
         blocks = scenario.tuples if scenario.until_s is None else 0
-        self._starts: list[int] = []  # of blocks of uneven size, and the end
+        self._starts: list[int] = []  # begins of blocks of uneven size, and the end
         if not self._even:
             sizes = [rng.choice(scenario.sizes) for _ in range(blocks)]
             self._starts = [0, *accumulate(sizes)]
@@ -64,18 +64,18 @@ class Workload:
         self._next = 0
 
     def cost_s(self, first: int, count: int, attempt: int) -> float:
-        """Service time at speed 1 of these records in their ``attempt``-th sending."""
+        """Return the service time at speed 1 of these records in their ``attempt``-th sending."""
         noise = self._noise[(first + attempt * _STEP_SENDING) % _STOCK]
         cost_s = (self._tuple_s + self._record_s * count) * noise
         return cost_s * self._skew(first, count) if self._factors else cost_s
 
     def plain_s(self, first: int, count: int) -> float:
-        """As :meth:`cost_s`, without the noise of single sendings."""
+        """Return :meth:`cost_s` without the noise of single sendings."""
         cost_s = self._tuple_s + self._record_s * count
         return cost_s * self._skew(first, count) if self._factors else cost_s
 
     def _skew(self, first: int, count: int) -> float:
-        """The mean factor of the records."""
+        """Return the mean factor of the records."""
         block, offset = divmod(first, self._even)
         if count == self._even and not offset:
             return self._factors[block]
@@ -87,17 +87,17 @@ class Workload:
         return self._factor_sums[block] * self._even + rest
 
     def block(self, index: int) -> tuple[int, int]:
-        """First record and size of a block."""
+        """Return the first record and the size of a block."""
         if self._even:
             return index * self._even, self._even
         return self._starts[index], self._starts[index + 1] - self._starts[index]
 
     def block_of(self, first: int) -> int:
-        """The block that a record is in."""
+        """Return the block of a record."""
         return first // self._even if self._even else bisect_right(self._starts, first) - 1
 
     def read(self, stop: int | None) -> list[Record]:
-        """The next records, up to ``stop`` (None: all that will ever be); empty: none."""
+        """Return the next records, below ``stop`` (None: no bound); empty if there are none."""
         first = self._next
         if not self._even:
             return self._read_block(first, stop)
@@ -110,11 +110,11 @@ class Workload:
 
     @property
     def is_read(self) -> bool:
-        """Whether all that will ever be was read."""
+        """Whether all records were read."""
         return self._next == self.records
 
     def _read_block(self, first: int, stop: int | None) -> list[Record]:
-        """One block; its records are as large as makes them one tuple."""
+        """Return one block, whose records' sizes fill one tuple."""
         if first == self.records or (stop is not None and first >= stop):
             return []
         start, size = self.block(self.block_of(first))
@@ -124,7 +124,7 @@ class Workload:
 
 
 class RecordWorkload(Workload):
-    """The records of one spout of a job as shipped: each has a cost of its own.
+    """The records of one spout of a job as shipped, each with a cost of its own.
 
     A record's factor repeats after the stock; the mean over the job, or the stock, is 1.
     """
@@ -162,7 +162,7 @@ def _skew_factors(scenario: Scenario, count: int, rng: Random) -> list[float]:
 
 
 def workload_of(scenario: Scenario, seed: int, spout: int) -> Workload:
-    """The data of one spout."""
+    """Return the data of one spout."""
     kind = RecordWorkload if scenario.is_as_shipped else Workload
     return kind(scenario, seed, spout)
 

@@ -1,6 +1,6 @@
-"""What others would need for the same job: list scheduling, and 240 chunks.
+"""The makespans of other schedulers for the same job: list scheduling, and 240 chunks.
 
-Both have the run's own data, bolts, pauses, deaths and losses: where a bolt loses the third tuple
+Both have the run's data, bolts, pauses, deaths and losses: where a bolt loses the third tuple
 that reaches it in the run, it loses their third chunk.
 """
 
@@ -17,22 +17,22 @@ from flowctl_lab.simulation.machine import Machine
 from flowctl_lab.simulation.scenario import HEARTBEAT_S, Scenario
 from flowctl_lab.simulation.workload import RecordWorkload, Workload, workload_of
 
-# Sizes that greedy tries, each so many times the one before, and the most chunks it makes of a job.
+# The ratio of successive sizes that greedy tries, and the most chunks that it makes of a job.
 _SIZE_STEP = 1.4
 _CHUNKS_MAX = 4_000
-# When a death is known that nobody reports: three heartbeats and one more.
+# Seconds until an unreported death is noticed: three heartbeats and one more.
 _SEEN_S = 1.0
-# What a Spark user asks for who has read that partitions should be several times the cores.
+# Partitions of a Spark user who follows the advice of several times the number of cores.
 CHUNKS = 240
 
 
 class _Slot(NamedTuple):
-    """A slot of a bolt, and when it is free; those that are free first come first."""
+    """A slot of a bolt, and when it is free; sorts by that time."""
 
     free_s: float
     order: int
     bolt: int
-    is_new: bool = True  # it has not run anything
+    is_new: bool = True  # it has not run anything so far
 
 
 class _Piece(NamedTuple):
@@ -45,12 +45,12 @@ class _Piece(NamedTuple):
 
 
 class _Team:
-    """The slots of all bolts; those of one speed are equal."""
+    """The slots of all bolts; slots of the same speed are equal."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._slots: dict[float, list[_Slot]] = {}
         self._mean_speed = scenario.speed_total / (scenario.bolts * scenario.slots)
-        # As the core deals: a chunk for each bolt before any gets a second one.
+        # Like the core, give each bolt a chunk before any gets a second one.
         for order, (_, bolt) in enumerate(product(range(scenario.slots), range(scenario.bolts))):
             at_s = scenario.connects_at_s(bolt) + scenario.one_way_s + scenario.jitter_s / 2
             slot = _Slot(at_s, order, bolt)
@@ -59,7 +59,7 @@ class _Team:
             heapify(slots)
 
     def take(self, ready_s: float, expected_s: float) -> _Slot | None:
-        """Take out the slot that would first be done with ``expected_s`` of work; None: no slot."""
+        """Remove and return the slot that would first finish ``expected_s``; None without slots."""
         speeds = [speed for speed, slots in self._slots.items() if slots]
         if not speeds:
             return None
@@ -67,7 +67,7 @@ class _Team:
         return heappop(self._slots[best])
 
     def _done_s(self, speed: float, ready_s: float, expected_s: float) -> tuple[float, int]:
-        """When the first slot of ``speed`` would be done; of equal ones the one counted first."""
+        """Return when the first slot of ``speed`` would be done; ties go to the lowest number."""
         first = self._slots[speed][0]
         known = self._mean_speed if first.is_new else speed
         return max(ready_s, first.free_s) + expected_s / known, first.order
@@ -78,7 +78,7 @@ class _Team:
 
 
 class _ListSchedule:
-    """One run of list scheduling.  ``expects``: it knows speeds and begins with one record."""
+    """A run of list scheduling; ``expects``: it learns speeds and begins with one record."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _ListSchedule:
         work_s = self._workloads[piece.spout].cost_s(piece.first, piece.records, 1)
         begin_s = max(slot.free_s, piece.at_s)
         if machine.loss and self._chances[slot.bolt].random() < machine.loss:
-            # The next heartbeat says that nothing is at work there.
+            # The next heartbeat reports that nothing is in progress there.
             seen_s = begin_s + HEARTBEAT_S + self._trip_s
             self._team.put(speed, slot._replace(free_s=seen_s))
             self._again.append(piece._replace(at_s=seen_s))
@@ -145,8 +145,8 @@ class _ListSchedule:
                 seen_s = _SEEN_S if death.seen_after_s is None else death.seen_after_s
                 self._again.append(piece._replace(at_s=max(begin_s, death.at_s + seen_s)))
                 return True
-        # What it has learned from the first chunk it knows when that was acked; from then on the
-        # next chunk is there in time.
+        # The first chunk's lesson is known once it is acked; from then on the next chunk arrives in
+        # time.
         trip_s = self._trip_s if slot.is_new or not self._expects else 0.0
         self._team.put(speed, slot._replace(free_s=done_s + trip_s, is_new=False))
         self._last_s = max(self._last_s, done_s)
@@ -159,13 +159,13 @@ def chunks_s(
     workloads: Sequence[Workload],
     chunks: int = CHUNKS,
 ) -> float:
-    """The makespan of equal chunks of each spout's job, each to the slot that is free first."""
+    """Return the makespan with equal chunks of each spout's job, each to the first free slot."""
     size = -(-max(workload.records or 0 for workload in workloads) // chunks)
     return _ListSchedule(scenario, machines, workloads, size=size, expects=False).run_s()
 
 
 def best_fixed_s(scenario: Scenario, seed: int) -> float:
-    """The makespan with the best fixed number of records for each call, found on the run's data."""
+    """Return the makespan with the best fixed number of records per call on the run's data."""
     machines = [Machine(scenario, seed, bolt) for bolt in range(scenario.bolts)]
     workloads = [workload_of(scenario, seed, spout) for spout in range(len(scenario.joins_s))]
     return min(
@@ -177,12 +177,13 @@ def best_fixed_s(scenario: Scenario, seed: int) -> float:
 def greedy_s(
     scenario: Scenario, seed: int, machines: Sequence[Machine], workloads: Sequence[Workload]
 ) -> float:
-    """The makespan of list scheduling with the core's information.
+    """Return the makespan of list scheduling with the core's information.
 
-    It knows nothing of a bolt at first, so each begins with one record; from its ack on what a call
-    and a mean record cost and how fast each bolt is, not what single records cost or what will
-    happen.  The records of a chunk are the best fixed number, found on other data, pauses and
-    losses of the same kind.  Each chunk goes to the bolt that should be done with it first.
+    It knows nothing about a bolt at first, so each begins with one record.  From its ack on it
+    knows the cost of a call and of a mean record, and each bolt's speed, but not the costs of
+    single records or the future.  The records of a chunk are the best fixed number, found on other
+    data, pauses and losses of the same kind.  Each chunk goes to the bolt that should be done with
+    it first.
     """
     other = seed + 1_000_003
     others = [Machine(scenario, other, bolt) for bolt in range(scenario.bolts)]

@@ -49,7 +49,7 @@ class RootBlame:
         self._events = events
         self._counters = Counters()
         self._places: dict[str, Place] = {}
-        self._failing: dict[str, Place] = {}  # places of failures: nearly always none
+        self._failing: dict[str, Place] = {}  # places with failures: nearly always none
         # When that was sent which succeeded last at a bolt: a root, unlike a tuple, can't avoid a
         # bolt that reaches nothing.
         self._proven_at_s: dict[str, float] = {}
@@ -141,7 +141,7 @@ class RootBlame:
         return all(place.breaker.may_ask(now_s) for place in self._down_now())
 
     def note_planted(self, now_s: float) -> None:
-        """Note that roots were planted; while a place is down, it was one root as a probe."""
+        """Note that roots were planted: while a place is down just one, as a probe."""
         for place in self._down_now():
             place.breaker.note_asked(now_s)
 

@@ -85,7 +85,7 @@ class HeldUp:
         return self._since_s is not None and self._now_s - self._since_s >= _TELL_AFTER_S
 
     def next_s(self) -> float | None:
-        """When :meth:`look` wants to be called, or None."""
+        """Return when to call :meth:`look` next, or None."""
         return self._tell_at_s if self._since_s is not None else None
 
     def held(self) -> tuple[str, ...]:
@@ -380,7 +380,7 @@ class Calls:
     # -- time passes ---------------------------------------------------------------------
 
     def next_s(self) -> float | None:
-        """When :meth:`on_time` wants to be called, or None."""
+        """Return when to call :meth:`on_time` next, or None."""
         due = [due_s for due_s, _ in self._tick_due_s.values()]
         if (retry_s := self._retries.next_due_s()) is not None:
             due.append(retry_s)

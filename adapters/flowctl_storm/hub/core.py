@@ -248,7 +248,7 @@ class TopologyCore:
     def add_bolt(
         self, bolt: str, *, slots: int, epoch: int, now_s: float, in_order: bool = False
     ) -> None:
-        """As in ``SpoutCore``; inputs that an earlier bolt of the name held are queued again."""
+        """As in ``SpoutCore``; inputs held by an earlier bolt of this name are queued again."""
         stage, core = self._place(bolt)
         if bolt in self.bolts:
             self.remove_bolt(bolt, now_s=now_s, reason="came back with a new epoch")

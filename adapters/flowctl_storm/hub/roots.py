@@ -48,10 +48,10 @@ class Roots:
     """Intake, pending trees, the ackers' ledgers, and retries.  Not thread-safe.
 
     A root that fails is sent again after a back-off, and is given up after ``retry.attempts_max``
-    failures; one that expires is sent again at once, however often (as in ``core/recovery.py``). If
-    the guarantee allows no retries, either is dropped, counted and reported; then trees only serve
-    statistics and bound what is under way, and ``ackers`` 0 does without them. ``news`` holds the
-    ``wanted`` reports, for the driver of the hub to take.
+    failures; one that expires is sent again at once, however often (as in ``core/recovery.py``).
+    If the guarantee allows no retries, either is dropped, counted and reported; then trees only
+    serve statistics and bound the roots in flight, and with ``ackers`` 0 there are none.  ``news``
+    holds the ``wanted`` reports, for the driver of the hub to take.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Roots:
         return self.ledgers[owner]
 
     def planted(self, root: Root, value: Any) -> None:
-        """Note that ``value`` was emitted for ``root``; listeners hear of it the first time."""
+        """Note that ``value`` was emitted for ``root``; notify listeners the first time only."""
         if self.wanted.steps:
             self._number(root)
             if not root.replays:
@@ -240,7 +240,7 @@ class Roots:
         return self._retries.fault(root, root.faults, now_s)
 
     def set_aside(self, partition: str, record: Record, reason: str, now_s: float) -> bool:
-        """Set aside a ``record`` that can't be sent, for the dead letter; False: no room."""
+        """Set an unsendable ``record`` aside for the dead letter store; False without room."""
         buffer = self.intake.buffer
         before = buffer.records
         if not self.intake.offer(partition, [record], now_s, [0]):
@@ -360,7 +360,7 @@ class Roots:
         return part.pending
 
     def forget(self, partition: str, now_s: float) -> int:
-        """Forget ``partition``, which another driver reads; return how many roots were in flight.
+        """Forget ``partition``, which another driver reads; return its roots in flight.
 
         Results of its trees no longer count here.  Their entries stay with the ackers until they
         expire: if they were removed, late acks would open them again and leave orphans.

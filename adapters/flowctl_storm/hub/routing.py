@@ -227,7 +227,7 @@ class Router:
     """Puts values into stages and updates the ledgers.  Part of ``TopologyCore``, not thread-safe.
 
     ``dropped`` counts emits of copies of inputs that were already settled, ``untracked_failed``
-    inputs that failed and are in no tree: nobody sends them again, so each is reported.
+    inputs that failed and are in no tree: they are not sent again, so each is reported.
     ``refused`` counts tuples of which the target refused a part.  That part, and what comes after
     it in the tuple, is sent again later; no fault is counted.
     """

@@ -95,7 +95,7 @@ _ENDS: Final = (FencedError, UnrunnableError, KeyboardInterrupt)
 
 @runtime_checkable
 class ManualBolt(Protocol):
-    """A bolt with a state of its own that acks, fails and holds its inputs itself.
+    """A bolt that has its own state, and acks, fails and holds its inputs itself.
 
     Give the class, or a function that makes an instance: each task makes its own, once per
     connection.  Inputs that the last instance held are given to the next.

@@ -1,4 +1,4 @@
-"""A bolt that works on ranges, in virtual time: batch by batch, claimed before they are begun."""
+"""A bolt that works on ranges in virtual time, batch by batch, each claimed before it begins."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from flowctl_lab.simulation.ranges.run import RangeRun
 
 _REPORT_S = 0.1  # as a real bolt's
-# Answers to splits that are lost, that come twice, and that come up to a second late: far more than
-# any network loses, so that every scenario meets all three.
+# Shares of answers to splits that are lost, repeated, or up to a second late: far more than in any
+# network, so that every scenario meets all three.
 _LOST, _DOUBLED, _LATE = 0.05, 0.05, 0.05
 
 
 class Working:
-    """One range at its bolt: below ``at`` it is settled, below ``claimed`` begun."""
+    """A range at its bolt: settled below ``at``, begun below ``claimed``."""
 
     __slots__ = (
         "answers", "at", "began_at_s", "claimed", "emission", "idle_s", "received_at_s",
@@ -83,7 +83,7 @@ class RangeSimBolt:
     # -- messages from the spout ---------------------------------------------------------
 
     def _is_kept(self, at_s: float, handler: Handler, message: Any, epoch: int) -> bool:
-        """A frozen bolt leaves its messages in the network; a dead one never gets them."""
+        """Keep messages to a frozen bolt in the network; drop those to a dead one."""
         if self.is_dead or epoch != self.epoch:
             return True
         thaws_s = self._machine.frozen.over_at(at_s)

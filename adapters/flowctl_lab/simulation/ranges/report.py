@@ -1,4 +1,4 @@
-"""What ranges come to, as the last part of the control report."""
+"""The results of ranges, as the last part of the control report."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from flowctl_lab.simulation.workload import Workload
 from flowctl_lab.simulation.yardsticks import CHUNKS, chunks_s
 
 _ROWS: Final = ("homog", "hetero", "step", "heavy", "gc", "crash", "lossy")
-# As long as it is, all of it would be the first ranges of bolts, which are small: ten times that.
+# Unchanged, the job would consist only of the bolts' first ranges, which are small: so it is made
+# ten times as long.
 _DRAIN = msgspec.structs.replace(
     CATALOGUE["drain"], what="6,000 tuples, hetero with one bolt at 1/20", tuples=6_000
 )
 _LONG_S = 16.0
 # E of one run with pauses varies by .017 (standard deviation, 42 seeds): a mean of three, by .010,
-# says nothing about a goal that is .002 away.  A run takes .3 s.
+# can't decide about a goal that is .002 away.  A run takes .3 s.
 _RUNS: Final = 12
-_RUNS_LONG: Final = 3  # of the makespans, which vary by .005
+_RUNS_LONG: Final = 3  # enough for makespans, which vary by only .005
 
 
 def _by_reference(scenario: Scenario) -> Scenario:
-    """Bolts choose their batches, so those cost nothing by themselves; records cost as before."""
+    """Return the scenario with free batches, as bolts choose these; records cost as before."""
     return msgspec.structs.replace(scenario, tuple_s=0.0, record_s=100e-6)
 
 
@@ -46,7 +47,7 @@ _PARETO_SHAPE = 1.5
 
 
 class ParetoWorkload(Workload):
-    """The cost of each record is Pareto(1.5) with mean 1, which has no variance."""
+    """Records with costs of Pareto(1.5) with mean 1, which has infinite variance."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         super().__init__(scenario, seed, 0)
@@ -101,7 +102,7 @@ def _long(scenario: Scenario, seed: int, *, knows_end: bool) -> RangeOutcome:
 
 
 def _chunks_s(scenario: Scenario, seed: int, chunks: int) -> float:
-    """The makespan of as many partitions, each a task for the bolt that is free first."""
+    """Return the makespan of ``chunks`` partitions, each a task for the first free bolt."""
     machines = [Machine(scenario, seed, bolt) for bolt in range(scenario.bolts)]
     return chunks_s(scenario, machines, [_data(scenario, seed)], chunks)
 
@@ -115,7 +116,7 @@ def _mark(runs: Sequence[RangeOutcome]) -> str:
 
 
 def ranges_markdown(first_seed: int, processes: int) -> str:
-    """The part of the report about ranges: ``_RUNS`` seeds, in as many processes as asked for."""
+    """Return the report's part about ranges: ``_RUNS`` seeds, in ``processes`` processes."""
     seeds = range(first_seed, first_seed + _RUNS)
     with ProcessPoolExecutor(processes) as pool:
         rows = pool.map(partial(_row, seeds=seeds), _SCENARIOS)

@@ -1,4 +1,4 @@
-"""One run of ranges in virtual time: a scenario, the length of a range and a seed: figures."""
+"""One run of ranges in virtual time, for a scenario, a length of ranges and a seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTITION = "p"
 
 
 class RangeOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run showed; ``duplicates`` is the share of records processed more than once."""
+    """The results of a run; ``duplicates`` is the share of records processed more than once."""
 
     finished: bool
     makespan_s: float
@@ -36,7 +36,7 @@ class RangeOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def efficiency(self) -> float:
-        """The oracle's makespan over this one's."""
+        """The oracle's makespan over this run's."""
         return self.bound_s / self.makespan_s
 
 
@@ -52,9 +52,9 @@ class RangeRun:
         range_s: float = RANGE_S,
         knows_end: bool = True,
     ) -> None:
-        """``knows_end`` False: that the source ends is known only when all of it is given out.
+        """Prepare the run; without ``knows_end`` the end shows only when all is given out.
 
-        As with a source that grows: then the last ranges are no smaller than others.
+        That is as with a source that grows: then the last ranges are no smaller than others.
         """
         assert workload.records is not None
         self.scenario: Scenario = scenario
@@ -78,7 +78,7 @@ class RangeRun:
         self.loop.at(0.0, self._begin)
 
     def run(self) -> RangeOutcome:
-        """Go through virtual time to the end."""
+        """Run through virtual time to the end."""
         oracle = Oracle(self.scenario, self.seed, self._machines, [self._workload])
         self.loop.run(self.scenario.limit_s)
         records = len(self._seen)
@@ -95,11 +95,11 @@ class RangeRun:
     # -- what bolts ask ------------------------------------------------------------------
 
     def cost_s(self, first: int, stop: int, attempt: int) -> float:
-        """The service time of these records at speed 1."""
+        """Return the service time of these records at speed 1."""
         return self._workload.cost_s(first, stop - first, attempt)
 
     def note_processed(self, first: int, stop: int) -> None:
-        """A bolt has processed these records."""
+        """Note that a bolt has processed these records."""
         self._repeated += self._seen.count(1, first, stop)
         self._seen[first:stop] = b"\1" * (stop - first)
 
@@ -142,7 +142,7 @@ class RangeRun:
         self._pump(at_s)
 
     def on_lost(self, at_s: float, bolt: RangeSimBolt, epoch: int) -> None:
-        """The connection of a bolt ended."""
+        """Handle the end of a bolt's connection."""
         consumer = self.core.bolts.get(bolt.name)
         if consumer is not None and consumer.epoch == epoch:
             self.core.remove_bolt(bolt.name, now_s=at_s, reason="connection lost")
