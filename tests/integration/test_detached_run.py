@@ -109,7 +109,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def is_alive(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # also gone between opening and reading
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.on_change()
 
 TABLE = Path(__file__).parents[2] / "docs" / "dev" / "targets-report.md"
 SLOW = {"by the hour", "a thousand join", "window"}
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SETTINGS]
+NAMES = [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in SETTINGS]
 
 
 @pytest.mark.parametrize("name", NAMES)
