@@ -178,7 +178,7 @@ def batch_of(places: list[int]) -> Batch:
 def test_what_is_known_of_a_row_is_what_a_list_of_all_would_say(
     calls: list[int], section: int, data: st.DataObject
 ) -> None:
-    """Rows at even numbers; sections of a fixed size; of some calls any row may have been left out."""
+    """Rows at even numbers, sections of a fixed size; any row of some calls may be left out."""
     has_sections = data.draw(st.booleans())
     read = ReadRows((lambda at: at // (2 * section)) if has_sections else None)
     left_out: set[int] = set()
