@@ -166,7 +166,8 @@ def run_and_kill(
 
 def check(place: Path, report: TopologyReport, killer: Killer, roots: int, kills: int) -> None:
     assert len(killer.killed) == kills
-    assert report.bolts_lost >= kills
+    # On a quick machine the last one may be killed when all of its work is done.
+    assert report.bolts_lost >= max(1, kills - 1)
     assert report.trees is not None
     assert (report.trees.complete, report.trees.ledger_now) == (roots, 0)
     assert report.records_saved == roots
