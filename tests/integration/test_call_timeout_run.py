@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from flowctl import FlowControlSpout, LocalBolts, Settings
+from flowctl import FlowControlSpout, LocalBolts, Records, Settings
 from flowctl.bolts import slots
 from flowctl.core.events import BoltRemoved
 from flowctl.errors import BoltsUnavailableError, CallTooLongError, ProcessError
 from flowctl.instrumentation.snapshot import Report, Snapshot
+from flowctl.ports import SourceChunk
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_files import FileDeadLetter, TextRanges
 from flowctl_sql import SqlSink
@@ -189,21 +190,38 @@ def test_in_the_tail_one_record_does_not_go_from_bolt_to_bolt_for_ever(
 
 
 class LettingGo(Watching):
-    """A view that lets the call go once its bolt has left."""
+    """A view that lets the call go once its bolt has left, and says when the run knows it back."""
+
+    def __init__(self, process: Hanging) -> None:
+        super().__init__(process)
+        self.is_back = threading.Event()
 
     def event(self, event: Any) -> None:
         if isinstance(event, BoltRemoved):
             assert event.reason == "a call took longer than 0.6 s"
             self._process.release.set()
 
-    def update(self, snapshot: Snapshot) -> None: ...
+    def update(self, snapshot: Snapshot) -> None:
+        if self._process.release.is_set() and not snapshot.long_calls:
+            self.is_back.set()
 
 
 def test_a_bolt_that_left_comes_back_when_its_call_returns(
     hanging: Hanging, tmp_path: Path
 ) -> None:
+    view = LettingGo(hanging)
+
+    class OpenUntilBack(Records):
+        """Or the run may end before the thread that was stuck says that it is back."""
+
+        def poll(self, max_records: int) -> SourceChunk | None:
+            chunk = super().poll(max_records)
+            is_open = chunk is None and not view.is_back.is_set()
+            return SourceChunk("records", []) if is_open else chunk
+
     spout = _spout(hanging, tmp_path, count=1)
-    report = spout.run(view=LettingGo(hanging))
+    spout.producer = OpenUntilBack(range(200))
+    report = spout.run(view=view)
     assert hanging.hung == 2, "the second call returned at once"
     assert (report.records_acked, report.calls_overdue) == (200, 1)
     assert not report.long_calls
