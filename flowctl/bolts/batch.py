@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
-from flowctl.core.records import Record, Span, with_fields
+from flowctl.core.records import ColumnRecords, Record, Span, with_fields
 from flowctl.errors import CallTooLongError, MissingExtraError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
@@ -27,13 +27,13 @@ class Batch(Sequence[Record]):
     ``clock`` gives monotonic seconds; the caller of ``process`` provides it.  Without it nothing is
     measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
     collectors of topologies: it tells the hub that an input of this batch takes longer.
-    ``columns`` is what :meth:`to_arrow` calls where the source has columns.  ``overdue`` is set, by
-    another thread, once the call took too long and counts as failed: see :meth:`check_in_time`.
+    ``overdue`` is set, by another thread, once the call took too long and counts as failed: see
+    :meth:`check_in_time`.
     """
 
     __slots__ = (
         "__weakref__", "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt",
-        "columns", "left_out", "left_out_at", "overdue", "rejected", "sink_s", "span",
+        "left_out", "left_out_at", "overdue", "rejected", "sink_s", "span",
         "tell_prolonged",
     )  # fmt: skip
 
@@ -62,7 +62,6 @@ class Batch(Sequence[Record]):
         self.left_out: int = 0
         self.left_out_at: set[int] | None = None
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
-        self.columns: Callable[[], Any] | None = None
         self.overdue: CallTooLongError | None = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -118,14 +117,29 @@ class Batch(Sequence[Record]):
         def __getattr__(self, name):
             raise _no_record(f".{name}") if name[0] != "_" else AttributeError(name)
 
+    @property
+    def values(self) -> Sequence[Any]:
+        """The records' values, in order: all at once where the source can (text, columns).
+
+        That costs less than to take them from records, of which none is made.
+        """
+        made: Sequence[Any] | None = getattr(self._records, "values", None)
+        return [record.value for record in self._records] if made is None else made
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the source has columns: ``ParquetRanges``, and ``flow_sink(…).write(df)``."""
+        return isinstance(self._records, ColumnRecords)
+
     def to_arrow(self) -> Any:
         """Return the batch as a ``pyarrow.RecordBatch``; its rows are in the order of the records.
 
-        Nothing is copied if the source has columns (``ParquetRanges``).  Otherwise each value
+        Nothing is copied if the source has columns (:attr:`has_columns`).  Otherwise each value
         becomes a row: a dict by its keys, anything else in a column ``value``.  Needs pyarrow
         (:class:`flowctl.errors.MissingExtraError`).
         """
-        return record_batch(self._records) if self.columns is None else self.columns()
+        records = self._records
+        return records.to_arrow() if isinstance(records, ColumnRecords) else record_batch(records)
 
     def to_pandas(self) -> Any:
         """Return the batch as a ``pandas.DataFrame``, as :meth:`to_arrow` would.

@@ -14,7 +14,7 @@ from flowctl.core.cost import CallCost
 from flowctl.core.failures import Failures, Keeper
 from flowctl.core.limit import RefusedLimit
 from flowctl.core.positions import latest
-from flowctl.core.records import AckOutcome, Position, Record
+from flowctl.core.records import AckOutcome, Position, Record, picked, position_of
 from flowctl.core.retry import RetryQueue
 from flowctl.core.settings import CoreSettings, RetrySettings
 from flowctl.core.sizing import RECORDS_PER_DEAR_CALL
@@ -113,7 +113,7 @@ class Pieces:
         """Make a piece of rows that were just read; it is not one of ``retries``."""
         piece = self._new(records)
         piece.wait_until(piece.tuple_id)  # pieces that are ready go in the order of reading
-        self._newest = records[-1].position
+        self._newest = position_of(records, -1)
         return piece
 
     def _new(self, records: Sequence[Record]) -> FlowTuple:
@@ -212,4 +212,4 @@ class Pieces:
     def keep_only(self, piece: FlowTuple, indices: Iterable[int]) -> None:
         """The target took ``piece`` but for these rows."""
         records = piece.cut.records
-        piece.recut(Cut(_PARTITION, 0, [records[index] for index in indices], 0))
+        piece.recut(Cut(_PARTITION, 0, picked(records, indices), 0))
