@@ -88,7 +88,7 @@ def _converted(field: Any, column: Any) -> list[Any]:
 
 def _local(column: Any) -> list[Any] | None:
     """Return instants in this process's zone, as Spark does; None: it has to."""
-    if time.tzname == ("UTC", "UTC"):
+    if time.tzname == ("UTC", "UTC") and not time.timezone:
         return _datetimes(column)
     counts = _counts(column)
     if counts is None:

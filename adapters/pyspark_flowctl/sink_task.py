@@ -22,7 +22,7 @@ from flowctl.errors import UnrunnableError
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.target_settings import Limits
 from flowctl.ports import RedrivableDeadLetter
-from pyspark_flowctl.arrow_rows import ArrowRows, letter_row, plain_row
+from pyspark_flowctl.arrow_rows import ArrowRows, check_names, letter_row, plain_row
 from pyspark_flowctl.outcome import install_remedy
 
 # -- Letters of earlier runs that ``flowctl dlq redrive`` has marked: written before new rows --
@@ -287,6 +287,7 @@ def _into(sink: Any, rows: Iterable[Any]) -> Callable[[Batch], None]:
             given: Any = list(map(plain_row, batch.values))
         elif takes_arrow:
             given = batch.to_arrow()
+            check_names(given.schema.names)
         else:
             given = dicts(batch.to_arrow())
         sink.write(given, batch=batch)
