@@ -11,6 +11,7 @@ from tests.benchmarks import (
     control,
     core_bench,
     crowd,
+    flow_sink_bench,
     law,
     makespan,
     metrics_bench,
@@ -34,6 +35,7 @@ from tests.benchmarks.parts import local_session, machine
 _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "control": control.main,
     "crowd": crowd.main,
+    "flow-sink": flow_sink_bench.main,
     "law": law.main,
     "metrics": metrics_bench.main,
     "pacing": pacing.main,
@@ -60,8 +62,9 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|law ...|metrics ...|pacing ...|pacing-spark ...|partitions ...|range-driver ..."
-        "|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ...|streaming ...",
+        "|crowd ...|flow-sink ...|law ...|metrics ...|pacing ...|pacing-spark ...|partitions ..."
+        "|range-driver ...|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ..."
+        "|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts

@@ -210,15 +210,14 @@ class World:
         for number in rows:
             self.layouts.setdefault(number, set()).add((part, tuple(rows)))
         sink_task._partition_id = lambda: part  # restored by the test
+        sink, size = self.sink(step), self.case.rows_a_batch or len(rows) or 1
+        batches = [_batch(rows[at : at + size]) for at in range(0, len(rows), size)]
         given: Any = [Row(n=number) for number in rows]
-        sink, size = self.sink(step), self.case.rows_a_batch
-        if size:
-            given = ArrowRows(
-                (_batch(rows[at : at + size]) for at in range(0, len(rows), size)), _SCHEMA
-            )
+        if self.case.rows_a_batch:
+            given = ArrowRows(batches, _SCHEMA)
         try:
             if self.case.by_writer and not self.case.is_stream:
-                BatchWriter(sink, _SCHEMA).write(given)
+                BatchWriter(sink, _SCHEMA).write(iter(batches))
             else:
                 sink(given)
         except KeyboardInterrupt:
