@@ -4,6 +4,11 @@
 numbers in the partition.  The rows per call follow the target's behaviour: just enough to make the
 fixed cost of a call small.  ``async def`` is awaited.  A sink gets the rows as dicts.
 
+**Rows stay columns** in ``write(df)`` and ``flow_batch`` (not on Spark 3.5), until somebody asks
+for one: ``batch.to_arrow()`` copies nothing, and a sink whose class says ``takes_arrow = True``
+gets a ``pyarrow.RecordBatch`` whose row ``i`` belongs to ``batch[i]``.  It gets dicts where rows
+come as Rows, as in ``foreachPartition``, and of letters that are written again.
+
 **What becomes of rows**: returning means that all are written.  ``batch.reject(record, why)``
 leaves one out.  After a refusal of the target (429, "too many connections", ``RetryLater``) flowctl
 waits, and no attempt is used up; ``RetryLater(again=[…])`` sends only those rows again.  After any
@@ -21,6 +26,7 @@ that Spark runs again gives the same names to the same rows.  If it produces oth
 order (after a shuffle, with ``rand()``, from a source that changed), each section of rows that
 differs has other names (:mod:`flowctl.delivery.sections`): it is written again, not left out.  The
 same ``name`` and ``run`` in another application mean the same rows, which ``SqlSink`` leaves out.
+Rows that come as columns have other names than the same rows in ``foreachPartition``.
 """
 
 from __future__ import annotations

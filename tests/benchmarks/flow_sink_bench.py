@@ -62,7 +62,7 @@ def _map_in_arrow(df: Any) -> int:
     import pyarrow
 
     def count(batches: Iterator[Any]) -> Iterator[Any]:
-        yield pyarrow.record_batch({"rows": [sum(len(batch) for batch in batches)]})
+        yield pyarrow.RecordBatch.from_pydict({"rows": [sum(len(batch) for batch in batches)]})
 
     return sum(row.rows for row in df.mapInArrow(count, "rows long").collect())
 

@@ -17,6 +17,7 @@ from tests.thorough import IS_THOROUGH
 
 pa = pytest.importorskip("pyarrow")
 
+GOLDEN = 50_932_741_195_270_539  # the mark of some values of each kind, and of nulls
 _moments = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
 _integers = st.integers(-2, 2) | st.integers(-(2**63), 2**63 - 1)
 _texts = st.sampled_from(["", "a", "ab", "b", "ä", "\x00"]) | st.text(max_size=5)
@@ -164,7 +165,9 @@ def test_columns_are_told_apart_where_one_ends() -> None:
 
 @pytest.mark.parametrize("rows_a_batch", [1, 3, 127, 128, 10_000, 80_000])
 def test_where_sections_end_does_not_depend_on_how_spark_cuts(rows_a_batch: int) -> None:
-    whole = pa.record_batch({"n": range(80_000), "text": ["x" * (n % 9) for n in range(80_000)]})
+    whole = pa.RecordBatch.from_pydict(
+        {"n": range(80_000), "text": ["x" * (n % 9) for n in range(80_000)]}
+    )
     if rows_a_batch < 100:
         whole = whole.slice(0, 2_000)
     parts = [whole.slice(at, rows_a_batch) for at in range(0, len(whole), rows_a_batch)]
@@ -173,7 +176,7 @@ def test_where_sections_end_does_not_depend_on_how_spark_cuts(rows_a_batch: int)
 
 
 def test_sections_grow_as_those_of_rows_do() -> None:
-    found = marks([pa.record_batch({"n": range(80_000)})])
+    found = marks([pa.RecordBatch.from_pydict({"n": range(80_000)})])
     begins = [n for n in range(1, 80_000) if found[n][0] != found[n - 1][0]]
     assert begins == [*(128 * 2**n for n in range(8)), *range(32_768, 80_000, 16_384)]
 
@@ -182,7 +185,7 @@ def test_sections_grow_as_those_of_rows_do() -> None:
 def test_a_section_of_large_rows_ends_where_memory_would(rows_a_batch: int) -> None:
     """Rows of 10 MB, nulls between them, and lists: the second one brings it to 16 MiB."""
     texts = ["x" * 10_000_000 if n % 3 else None for n in range(20)]
-    whole = pa.record_batch({"text": texts, "parts": [[[1, None]]] * 20})
+    whole = pa.RecordBatch.from_pydict({"text": texts, "parts": [[[1, None]]] * 20})
     parts = [whole.slice(at, rows_a_batch) for at in range(0, 20, rows_a_batch)]
     held = [section for section, *_ in marks(parts)]
     assert held == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6]
@@ -195,7 +198,7 @@ def test_no_more_is_read_than_the_next_section_takes() -> None:
         nonlocal read
         for _ in range(12):
             read += 1
-            yield pa.record_batch({"bytes": [bytes(10_000_000)]})
+            yield pa.RecordBatch.from_pydict({"bytes": [bytes(10_000_000)]})
 
     sections = ColumnSections(batches(), lambda columns: columns.to_pylist())
     given = 0
@@ -209,7 +212,7 @@ def test_moments_of_the_run_do_not_make_rows_other_ones() -> None:
 
     def of(*moments: datetime | None, passing_moments: bool = True, rows: int = 1) -> Any:
         columns = {"n": range(len(moments) * rows), "at": [*moments] * rows}
-        return marks([pa.record_batch(columns)], passing_moments=passing_moments)
+        return marks([pa.RecordBatch.from_pydict(columns)], passing_moments=passing_moments)
 
     assert of(early) == of(late)
     assert of(early, rows=40) == of(late, rows=40), "current_timestamp() is one for all rows"
@@ -222,3 +225,20 @@ def test_moments_of_the_run_do_not_make_rows_other_ones() -> None:
     one, other = of(*[early] * 128, early, late), of(*[late] * 128, late, early)
     assert one[:128] == other[:128] and one[128] != other[128]
     assert of(*[early] * 128, early, early)[128] == of(*[late] * 128, late, late)[128]
+
+
+def test_marks_are_those_of_other_versions_of_pyarrow() -> None:
+    """A ledger is read after an update, too: `make sparks` runs this with others."""
+    values: list[list[Any]] = [
+        [1, None, -1], [1, 2, None], [0.5, None, float("nan")], [None, 1.5, -0.0],
+        [True, None, False], ["a", "", None], ["ab", None, ""], [b"a", None, b""],
+        [Decimal("1.5"), None, Decimal(0)], [date(2026, 11, 22), None, date(1, 1, 1)],
+        [datetime(2026, 11, 22, tzinfo=timezone.utc), None, None],
+        [datetime(2026, 11, 22, 1, 2, 3, 4), None, None], [timedelta(1), None, timedelta(0)],
+        [None, None, None], [[1, None], [], None], [[["a"], None], None, []],
+        [[("a", 1)], [], None], [{"x": 1, "y": [True]}, {"x": None, "y": None}, None],
+    ]  # fmt: skip
+    columns = [pa.array(each, kind) for each, (kind, _) in zip(values, KINDS, strict=True)]
+    batch = pa.record_batch(columns, names=[str(kind) for kind, _ in KINDS])
+    [first, *_] = marks([batch])
+    assert first == (0, GOLDEN, 0)
