@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,8 +20,10 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as t
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.records import Checkpoint, ColumnRecords, Record, Span, joined, position_of
 from flowctl.errors import RetryLater, UnrunnableError
-from flowctl_files import FileDeadLetter
+from flowctl_files import FileDeadLetter, TextRanges
+from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_sink
 from pyspark_flowctl.arrow_rows import ArrowRows, letter_row, plain_row
 from pyspark_flowctl.features import arrow_converter, arrow_schema
@@ -240,6 +243,41 @@ def test_a_letter_of_a_row_is_the_same_as_if_it_came_as_a_row(tmp_path: Path) ->
     assert letter_row(rows[0])["c0"] == 1
 
 
+@pytest.mark.parametrize("run", [None, "2026-11-22"])
+def test_the_time_of_a_run_makes_no_row_another_one(tmp_path: Path, run: str | None) -> None:
+    """With ``run=``; without one, each action writes all of its rows."""
+    schema = "CREATE TABLE t (c0 INTEGER, c1 TEXT)"
+    into = SqlSink(f"sqlite:///{tmp_path}/out.db", table="t", schema=schema)
+
+    def write(batch: Batch) -> None:
+        into.write([{"c0": row.c0, "c1": str(row.c1)} for row in batch.values], batch=batch)
+
+    sink = flow_sink(write, target="t", **({} if run is None else {"run": run}))
+    for now in (_at(2026, 11, 22), _at(2026, 11, 23)):
+        columns = [(_LONG, list(range(200))), (t.TimestampType(), [now] * 200)]
+        sink(rows_of(columns, size=70))
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        found = Counter(n for (n,) in connection.execute("SELECT c0 FROM t"))
+    assert found == Counter(dict.fromkeys(range(200), 2 if run is None else 1))
+
+
+def test_records_of_other_columns_are_joined_too() -> None:
+    def of(*values: int) -> ColumnRecords:
+        batch = pa.RecordBatch.from_pydict({"n": values})
+        return ColumnRecords(batch, range(len(values)), lambda row: values[row], _first_of)
+
+    one, other = of(1, 2, 3), of(7, 8)
+    assert list(joined(one, other)) == [Record(n, n) for n in (1, 2, 3, 7, 8)]
+    assert list(joined(one[:1], one[2:])) == [Record(1, 1), Record(3, 3)]
+    assert joined([Record(0, 0)], one[1:2]) == (Record(0, 0), Record(2, 2))
+    assert position_of(other, -1) == 8 and one.to_arrow()["n"].to_pylist() == [1, 2, 3]
+    assert list(of()) == [] and of().to_arrow().num_rows == 0
+
+
+def _first_of(columns: Any) -> list[Any]:
+    return columns[0].to_pylist()  # type: ignore[no-any-return]
+
+
 def test_letters_that_are_redriven_come_as_dicts_to_a_sink_that_takes_arrow(tmp_path: Path) -> None:
     class Later(Kept):
         takes_arrow = True
@@ -271,9 +309,6 @@ def test_two_columns_of_one_name_are_refused_also_as_columns(takes_arrow: bool) 
 
 
 def test_values_of_text_and_of_records_by_value(tmp_path: Path) -> None:
-    from flowctl.core.records import Checkpoint, Record, Span
-    from flowctl_files import TextRanges
-
     lines = [f"line {n} ä" for n in range(20_000)]
     path = tmp_path / "in.log"
     path.write_text("\n".join(lines))
