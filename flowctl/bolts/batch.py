@@ -139,7 +139,9 @@ class Batch(Sequence[Record]):
         (:class:`flowctl.errors.MissingExtraError`).
         """
         records = self._records
-        return records.to_arrow() if isinstance(records, ColumnRecords) else record_batch(records)
+        if isinstance(records, ColumnRecords):
+            return records.to_arrow()
+        return record_batch(self.values)
 
     def to_pandas(self) -> Any:
         """Return the batch as a ``pandas.DataFrame``, as :meth:`to_arrow` would.
@@ -256,8 +258,8 @@ def _not_in_batch(what: str, records: int) -> UnrunnableError:
 # -- Records as columns, for sources that have none. Imported only where it is needed ----------
 
 
-def record_batch(records: Sequence[Record]) -> Any:
-    """Return a ``pyarrow.RecordBatch`` with a row for each record.
+def record_batch(given: Sequence[Any]) -> Any:
+    """Return a ``pyarrow.RecordBatch`` with a row for each value.
 
     If all values are dicts, or Rows of Spark, they become rows with named columns: all columns that
     occur, with nulls where a row lacks one.  Other values make one column, ``value``.
@@ -266,7 +268,7 @@ def record_batch(records: Sequence[Record]) -> Any:
         pyarrow: Any = importlib.import_module("pyarrow")
     except ModuleNotFoundError:
         raise MissingExtraError("batch.to_arrow", "pyarrow", "parquet") from None
-    values = [_fields(record.value) for record in records]
+    values = list(map(_fields, given))
     if values and all(isinstance(value, dict) for value in values):
         # Not from_pylist: it takes the columns of the first row only, and leaves out all others.
         names = dict.fromkeys(name for value in values for name in value)
