@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from itertools import repeat
 from typing import Any, Final
 
 from flowctl.errors import UnrunnableError
@@ -62,7 +64,7 @@ class ArrowRows:
             [plain_row(value) for value in made] if _has_rows(field.dataType) else made
             for field, made in zip(self._kind, self._values(columns), strict=True)
         ]
-        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        return list(map(dict, map(zip, repeat(names), zip(*values, strict=True))))
 
     def _values(self, columns: Any) -> Iterator[Sequence[Any]]:
         for field, column in zip(self._kind, columns.columns, strict=True):
@@ -130,6 +132,10 @@ def _counts(column: Any) -> Any:
 
 # -- What sinks get ----------------------------------------------------------------------------
 
+_SCALARS: Final = frozenset(
+    {bool, int, float, str, bytes, Decimal, date, datetime, timedelta, type(None)}
+)
+
 
 def plain_row(value: Any, *, pairs: bool = False) -> Any:
     """Return a Row as a dict, including Rows within it; anything else unchanged.
@@ -140,6 +146,8 @@ def plain_row(value: Any, *, pairs: bool = False) -> Any:
     if hasattr(value, "asDict"):
         names = value.__fields__
         check_names(names)
+        if _SCALARS.issuperset(map(type, value)):  # nearly always, and in a third of the time
+            return dict(zip(names, value))  # noqa: B905 - strict= takes as long again
         return {name: plain_row(part, pairs=pairs) for name, part in zip(names, value, strict=True)}
     if isinstance(value, list):
         return [plain_row(part, pairs=pairs) for part in value]

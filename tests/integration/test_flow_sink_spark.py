@@ -114,6 +114,16 @@ def test_each_way_gives_the_values_and_types_that_plain_spark_gives(
         assert sink_jobs.noted(folder, way) == plain, way
 
 
+def test_a_sink_that_takes_arrow_gets_the_columns_of_spark(
+    spark: SparkSession, folder: Path
+) -> None:
+    df = spark.range(0, 1_000, 1, 2).selectExpr("id", "CAST(id AS STRING) AS `a.b`")
+    assert flow_sink(sink=sink_jobs.arrow, target="arrow").write(df).written == 1_000
+    options = {"process": "tests.sink_jobs:arrow", "target": "arrow"}
+    df.write.format("flowctl").options(**options).mode("append").save()
+    assert ids(folder) == Counter(dict.fromkeys(range(1000), 2))
+
+
 def _split(expressions: str) -> list[str]:
     """At commas that are in no brackets."""
     found, depth = [""], 0
