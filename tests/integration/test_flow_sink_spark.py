@@ -38,8 +38,9 @@ def ids(folder: Path) -> Counter[int]:
     return Counter(int(row[0]) for row in sink_jobs.written(folder))
 
 
+@pytest.mark.parametrize("way", ["foreachPartition", "write"])
 def test_foreach_partition_writes_every_row_and_a_retried_task_repeats_its_names(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, way: str
 ) -> None:
     database, flag = tmp_path / "out.db", tmp_path / "failed"
     sink = SqlSink(f"sqlite:///{database}", table="t", schema="CREATE TABLE t (id INTEGER)")
@@ -48,10 +49,15 @@ def test_foreach_partition_writes_every_row_and_a_retried_task_repeats_its_names
         sink.write([{"id": record.value.id} for record in batch], batch=batch)
         if 60 in [record.position[-1] for record in batch] and not flag.exists():
             flag.touch()  # the task dies although its rows are written: Spark runs it again
-            raise SystemExit
+            os._exit(1)
 
     df = spark.range(0, 2_000, 1, 4)
-    df.foreachPartition(flow_sink(write, target="retried", rows_max=100))
+    given = flow_sink(write, target="retried", rows_max=100)
+    if way == "write":
+        tally = given.write(df)
+        assert (tally.rows, tally.written) == (2_000, 2_000) and tally.left_out > 0
+    else:
+        df.foreachPartition(given)
     with sqlite3.connect(database) as connection:
         found = Counter(number for (number,) in connection.execute("SELECT id FROM t"))
     assert flag.exists() and found == Counter(range(2_000))
