@@ -433,6 +433,10 @@ class AdaptiveFlowConsumer:
         if not flow_tuple.is_hedged:
             self.rtt.on_spurious(now_s)
 
+    def on_failed(self) -> None:
+        """Note that its call failed, but was not refused."""
+        self.refused_in_a_row = 0
+
     def on_refused(self, sent_at_s: float, now_s: float) -> None:
         """Note that the target refused its tuple: SLOW, the window shrinks; it rests unless other
         slots work.

@@ -164,7 +164,7 @@ class Pieces:
         ``record_index``, ``may_be_target``: as :meth:`flowctl.core.failures.Failures.fault` has
         them.  The target is to blame for :data:`flowctl.core.blame.BAD_END_S` at most.
         """
-        self._first_failed_s.setdefault(piece.deadline_s, now_s)
+        first_failed_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
         if self._target.fails_for_long(now_s) or not may_be_target:
             self._target.close("", now_s)  # it has answered, or is to blame no longer
             may_be_target = False
@@ -180,9 +180,9 @@ class Pieces:
             piece.judged(judged_at_s)
         self._book.events.clear()  # the counts of the delivery tell as much
         self._book.lost.clear()
-        if outcome is AckOutcome.REFUSED:  # it is down, and is asked with another row next
+        if outcome is AckOutcome.REFUSED:  # it is down: the last of all, with a name of its own
             last = float(self._book.ids.next())
-            self._first_failed_s[last] = self._first_failed_s[piece.deadline_s]
+            self._first_failed_s[last] = first_failed_s
             piece.wait_until(last)
         if outcome is not AckOutcome.GAVE_UP:
             return False
