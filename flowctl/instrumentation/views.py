@@ -94,6 +94,34 @@ class BaseView:
         return numbers.clock(self._clock() - self._started_s, tenths=True)
 
 
+class Beside:
+    """Shows nothing itself and passes everything on to ``inner``, another view.
+
+    Base of what listens to a run beside the view that a person sees.
+    """
+
+    def __init__(self, inner: View) -> None:
+        self._inner = inner
+
+    def start(self, job: str, headline: str) -> None:
+        self._inner.start(job, headline)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Pass on the state of the run."""
+        self._inner.update(snapshot)
+
+    def event(self, event: FlowEvent) -> None:
+        self._inner.event(event)
+
+    def message(self, text: str) -> None:
+        """Pass on a line."""
+        self._inner.message(text)
+
+    def stop(self, report: Report) -> None:
+        """Pass on how the run ended."""
+        self._inner.stop(report)
+
+
 # "off" is the old name of "quiet".
 ViewMode = Literal["auto", "live", "plain", "quiet", "off"]
 

@@ -11,8 +11,8 @@ import msgspec
 from flowctl.adapters import load_adapter
 from flowctl.core.events import FlowEvent, StateChanged
 from flowctl.instrumentation.numbers import duration
-from flowctl.instrumentation.snapshot import Report, Snapshot, View
-from flowctl.instrumentation.views import ViewMode, make_view
+from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.views import Beside, ViewMode, make_view
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.launch import Interrupted
 from flowctl_lab.demo import journal
@@ -37,30 +37,21 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
-class DemoView:
-    """Passes everything on to ``inner``; counts changes of state; has its own headline."""
+class DemoView(Beside):
+    """Counts changes of state and has its own headline, beside the view that shows the run."""
 
     def __init__(self, inner: View, headline: str) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._headline = headline
         self.state_changes: Counter[str] = Counter()
 
     def start(self, job: str, headline: str) -> None:
-        self._inner.start(job, self._headline)
-
-    def update(self, snapshot: Snapshot) -> None:
-        self._inner.update(snapshot)
+        super().start(job, self._headline)
 
     def event(self, event: FlowEvent) -> None:
         if isinstance(event, StateChanged):
             self.state_changes[event.bolt] += 1
-        self._inner.event(event)
-
-    def message(self, text: str) -> None:
-        self._inner.message(text)
-
-    def stop(self, report: Report) -> None:
-        self._inner.stop(report)
+        super().event(event)
 
 
 class Show(msgspec.Struct, frozen=True, kw_only=True):
