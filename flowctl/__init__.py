@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ListenSettings,
         LossSettings,
         MetricsSettings,
+        PageSettings,
         Settings,
         StartSettings,
     )
@@ -133,6 +134,7 @@ __all__ = [
     "ManualSpout",
     "MetricsSettings",
     "MissingExtraError",
+    "PageSettings",
     "PartitionCheckpoint",
     "Position",
     "Process",
@@ -173,6 +175,7 @@ _HOMES = {
         "ListenSettings",
         "LossSettings",
         "MetricsSettings",
+        "PageSettings",
         "Settings",
         "StartSettings",
     ),

@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -18,6 +18,20 @@ from flowctl.instrumentation.text import repaired
 def decoded(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     """Return the name as text, whatever the locale: with ``LC_ALL=C`` Python may not decode it."""
     return None if value is None else repaired(value)
+
+
+# With nothing behind it: any free port.
+page_option: Final = click.option(
+    "--page", "page", metavar="[HOST:]PORT", is_flag=False, flag_value="0",
+    help="Show the run in a browser, too: why it is as fast as it is, each bolt, the target, what a"
+    " kill costs.  Without a PORT any free one; HOST is 127.0.0.1 unless given.",
+)  # fmt: skip
+
+
+def place_settings(section: str, place: str) -> dict[str, str]:
+    """Return ``[HOST:]PORT`` as the settings ``section.host`` and ``section.port``."""
+    host, _, port = place.rpartition(":")
+    return {f"{section}.port": port, **({f"{section}.host": host.strip("[]")} if host else {})}
 
 
 class Seconds(click.FloatRange):

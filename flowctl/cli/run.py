@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from flowctl import logs
-from flowctl.cli.click_options import check_writable
+from flowctl.cli.click_options import check_writable, page_option, place_settings
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. tuple.records_max=500; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
-              help="Write a JSON report of how the run ended, even if it fails.")  # fmt: skip
+              help="Write how the run ended, even if it fails: as the page of --page if FILE ends"
+              " in .html, else as JSON.")  # fmt: skip
 @click.option("--dead-letters", "dead_letters", metavar="DIR",
               type=click.Path(path_type=Path, file_okay=False),
               help="Keep records that can't be processed in this directory, and go on without them."
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @click.option("--metrics", "metrics", metavar="[HOST:]PORT",
               help="Serve /metrics, /healthz and /readyz on this port while the run lasts; "
               "HOST is 127.0.0.1 unless given.")  # fmt: skip
+@page_option
 @click.option("--master", metavar="URL", help="Spark master for SparkBolts, e.g. local[4].")
 @click.option("--bolts", "bolt_count", type=click.IntRange(min=1), help="How many bolts.")
 @click.option("--standby", is_flag=True,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
               "seconds when that driver is gone.")  # fmt: skip
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 @click.option("--quiet", is_flag=True, help="Show nothing but errors.")
-def run(
+def run(  # noqa: PLR0913  (click passes them by name)
     *,
     job: str,
     redis_url: str | None,
@@ -58,6 +60,7 @@ def run(
     dead_letters: Path | None,
     fail_over: str | None,
     metrics: str | None,
+    page: str | None,
     master: str | None,
     bolt_count: int | None,
     standby: bool,
@@ -86,7 +89,9 @@ def run(
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     if metrics is not None:
-        settings |= _metrics_settings(metrics)
+        settings |= place_settings("metrics", metrics)
+    if page is not None:
+        settings |= place_settings("page", page)
     spout = load_spout(job)
     if settings:
         spout.settings = spout.settings.with_overrides(settings)
@@ -167,11 +172,6 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
             )
         found[name.strip()] = value.strip()
     return found
-
-
-def _metrics_settings(place: str) -> dict[str, str]:
-    host, _, port = place.rpartition(":")
-    return {"metrics.port": port, **({"metrics.host": host.strip("[]")} if host else {})}
 
 
 def _checked(limit: str) -> str:

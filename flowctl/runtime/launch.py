@@ -7,22 +7,29 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from flowctl.config import MetricsSettings
+from flowctl.config import MetricsSettings, PageSettings
 from flowctl.errors import ConfigError, FlowctlError, InfrastructureError, without_secrets
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.summary import IN_MEMORY
 from flowctl.instrumentation.text import shown_command
 from flowctl.logs import running
+from flowctl.ports import RedrivableDeadLetter
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.run import Run
 from flowctl.runtime.run_plan import Ending, RunPlan
 
-ViewChoice: TypeAlias = View | Literal["auto", "live", "plain", "quiet", "off"]
+if TYPE_CHECKING:
+    from flowctl.instrumentation.page import PageView
+
+# A report whose file is named so is a page; any other is JSON.
+_PAGES: Final = (".html", ".htm")
+
+ViewChoice: TypeAlias = View | Literal["auto", "live", "plain", "quiet", "off", "page"]
 
 
 def _served(settings: MetricsSettings, view: View) -> AbstractContextManager[View]:
@@ -46,9 +53,10 @@ class Interrupted(KeyboardInterrupt):
 class Launch:
     """One run of ``plan``, to be used once.  :meth:`run` is for one thread.
 
-    ``view`` shows progress; ``resume_hint`` is the command that resumes after an interruption
-    (None: the one of this process, or to run a notebook's cell again); the report is written as
-    JSON to ``report_path``, however the run ends.
+    ``view`` shows progress, "page" in a browser and as "auto" does; ``resume_hint`` is the command
+    that resumes after an interruption (None: the one of this process, or to run a notebook's cell
+    again); the report is written to ``report_path``, however the run ends: as a page if its name
+    ends in .html, else as JSON.
     """
 
     def __init__(
@@ -60,7 +68,9 @@ class Launch:
         report_path: str | Path | None = None,
     ) -> None:
         self._plan = plan
-        self._view = view_of(view)
+        self._has_page = view == "page"
+        self._view = view_of("auto" if self._has_page else view)
+        self._page: PageView | None = None
         self._resume_hint = resume_hint
         self._report_path = _checked_path(report_path)
         self._run: Run | None = None
@@ -80,8 +90,9 @@ class Launch:
     def _run_to_end(self) -> Report:
         interrupts = Interrupts()
         try:
-            metrics = self._plan.settings.checked().metrics
-            with interrupts.taken(), _served(metrics, self._view) as view:
+            settings = self._plan.settings.checked()
+            self._view = self._paged(settings.page)
+            with interrupts.taken(), _served(settings.metrics, self._view) as view:
                 run = self._run = Run(self._plan, view, interrupts)
                 if self.failure is not None:
                     run.control.fail(self.failure)
@@ -117,6 +128,20 @@ class Launch:
         interrupted.report = ending.report
         return interrupted
 
+    def _paged(self, settings: PageSettings) -> View:
+        """Return the view, beside a page if one is to be served or written."""
+        if settings.port is None and self._has_page:
+            settings = msgspec.structs.replace(settings, port=0)
+        if settings.port is None and not _is_page(self._report_path):
+            return self._view
+        from flowctl.instrumentation.page import PageState, PageView  # loads http.server and rich
+
+        letters = self._plan.dead_letter
+        hint = letters.hint(self._plan.job) if isinstance(letters, RedrivableDeadLetter) else ""
+        state = PageState(resume=self._how_to_resume(), letters=hint)
+        self._page = PageView(self._view, state, settings)
+        return self._page
+
     def _how_to_resume(self) -> str:
         if self._resume_hint is None and hasattr(sys, "ps1"):  # also in IPython and notebooks
             return "to resume, run the cell again"
@@ -126,13 +151,8 @@ class Launch:
         """Write the report if one is wanted; return why it could not be written."""
         if self._report_path is None:
             return None
-        # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it keeps
-        # non-ASCII characters (C1, bidi controls), which a terminal that shows the file would obey.
-        told = msgspec.to_builtins(report)
-        first = {key: told[key] for key in ("job", "outcome", "error", "elapsed_s")}
-        text = json.dumps(first | told, indent=2)
         try:
-            Path(self._report_path).write_text(text, encoding="ascii")
+            Path(self._report_path).write_text(self._written(report), encoding="utf-8")
         except OSError as error:
             return InfrastructureError(
                 f"the run itself is over ({report.outcome}), but its report can't be written to"
@@ -141,6 +161,15 @@ class Launch:
             )
         return None
 
+    def _written(self, report: Report) -> str:
+        if self._page is not None and _is_page(self._report_path):
+            return self._page.report_html(report)
+        # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it keeps
+        # non-ASCII characters (C1, bidi controls), which a terminal that shows the file would obey.
+        told = msgspec.to_builtins(report)
+        first = {key: told[key] for key in ("job", "outcome", "error", "elapsed_s")}
+        return json.dumps(first | told, indent=2)
+
     def _tell(self, unwritten: InfrastructureError | None) -> None:
         if unwritten is not None:
             self._say(unwritten.problem)
@@ -148,6 +177,10 @@ class Launch:
     def _say(self, text: str) -> None:
         with suppress(OSError):  # the terminal is gone
             self._view.message(text)
+
+
+def _is_page(path: str | os.PathLike[str] | None) -> bool:
+    return path is not None and os.fspath(path).lower().endswith(_PAGES)
 
 
 def _checked_path(path: Any) -> str | os.PathLike[str] | None:

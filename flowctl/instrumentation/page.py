@@ -1,0 +1,630 @@
+"""The page of a run: what a browser shows, as JSON, and as one HTML file with its data inside.
+
+Texts and numbers come from where the terminal's come from, and are made printable here.
+``page.html`` beside this file draws them; ``page_server.py`` serves them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import heapq
+import re
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from math import ceil
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from flowctl.config import PageSettings
+from flowctl.core import events as ev
+from flowctl.core.events import FlowEvent
+from flowctl.core.pacing.figures import TargetView
+from flowctl.core.positions import show
+from flowctl.instrumentation import summary
+from flowctl.instrumentation.call_lines import call_lines, dear_call
+from flowctl.instrumentation.event_text import repeated, sentence
+from flowctl.instrumentation.failure_groups import Reasons, Repeats
+from flowctl.instrumentation.live import bar_parts
+from flowctl.instrumentation.numbers import clock as as_clock
+from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
+from flowctl.instrumentation.page_server import Feed, PageServer
+from flowctl.instrumentation.plain import (
+    held_up,
+    is_routine,
+    kill_cost,
+    left_out,
+    store_away,
+    target_down,
+)
+from flowctl.instrumentation.slow_bolts import (
+    SlowBolt,
+    claim,
+    condition,
+    slow_bolts,
+    target_holds_back,
+)
+from flowctl.instrumentation.snapshot import BoltView, PartitionView, Report, Snapshot, View
+from flowctl.instrumentation.text import printable
+from flowctl.instrumentation.views import Beside
+
+# A cell of a lane is a second: most tuples end within one.
+CELL_S: Final = 1.0
+# Five minutes: how far back somebody looks who has noticed that a run is slow.
+CELLS_MAX: Final = 300
+# Cells of all bolts together: what a page loads when it is opened stays below a quarter of a MB.
+CELLS_OF_ALL: Final = 120_000
+POINTS_MAX: Final = 240  # of a curve: more are closer together than pixels
+ROWS_ALL: Final = 100  # so many bolts have a row each
+ROWS_OF_MANY: Final = 24  # of more, those that need a look: a screenful
+KINDS_SHOWN: Final = 8  # kinds of errors: a screenful
+PARTITIONS_SHOWN: Final = 12
+RUNS_SHOWN: Final = 200  # of a partition, acked and missing in turn: more are narrower than pixels
+HAPPENED_MAX: Final = 40
+
+# A bolt's condition in a lane, the worst first; what a page calls it.
+CONDITIONS: Final = {
+    "d": "down",
+    "b": "overdue",
+    "r": "refused",
+    "s": "slow",
+    "i": "waiting for work",
+    "n": "working",
+}
+_CODES: Final = {"down": "d", "busy": "b", "refused": "r", "slow": "s", "normal": "n"}
+_LEVELS: Final = "0123456789"
+_TOP: Final = len(_LEVELS) - 1
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Lanes:
+    """The last minutes of each bolt: per second its condition and its rate.  For one thread.
+
+    Bolts are numbered in the order in which they were first seen; a column has a character for
+    each.  A level is a bolt's rate in ninths of the fastest one of its stage.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._columns: deque[tuple[int, str, str]] = deque()
+
+    def take(self, snapshot: Snapshot, slow: Mapping[str, SlowBolt]) -> None:
+        """Note the bolts of ``snapshot``; of several in one second the last one counts."""
+        bolts = snapshot.bolts
+        if len(self._numbers) < len(bolts):  # bolts never leave a snapshot
+            for bolt in bolts:
+                self._numbers.setdefault(bolt.name, len(self._numbers))
+        codes, levels = [" "] * len(self._numbers), ["0"] * len(self._numbers)
+        fastest = _fastest(bolts)
+        for bolt in bolts:
+            number = self._numbers[bolt.name]
+            codes[number] = code_of(bolt, slow)
+            best = fastest[_stage_of(bolt)]
+            levels[number] = _level(bolt.records_per_s, best)
+        cell = int(snapshot.elapsed_s / CELL_S)
+        if self._columns and self._columns[-1][0] == cell:
+            self._columns.pop()
+        self._columns.append((cell, "".join(codes), "".join(levels)))
+        while len(self._columns) > max(60, min(CELLS_MAX, CELLS_OF_ALL // max(1, len(bolts)))):
+            self._columns.popleft()
+
+    def number(self, bolt: BoltView) -> int:
+        """Return the place of ``bolt`` in each column."""
+        return self._numbers[bolt.name]
+
+    def newest(self) -> tuple[int, str, str] | None:
+        """Return the second, the conditions and the levels of the newest column."""
+        return self._columns[-1] if self._columns else None
+
+    def columns(self) -> list[tuple[int, str, str]]:
+        """Return all columns that are kept, the oldest first."""
+        return list(self._columns)
+
+
+class Point(NamedTuple):
+    """One moment of the curves; ``refused`` counts calls since the run began."""
+
+    at_s: float
+    records_per_s: float
+    in_flight: int
+    cap: int | None
+    refused: int
+
+
+class Curve:
+    """The whole run in at most :data:`POINTS_MAX` moments, at equal distances.  For one thread."""
+
+    def __init__(self) -> None:
+        self._every_s = 0.25  # as often as there is a snapshot
+        self._points: list[Point] = []
+
+    def take(self, point: Point) -> None:
+        """Note a moment, unless the last one is too close; if all is full, drop every other."""
+        points = self._points
+        if points and point.at_s - points[-1].at_s < 0.9 * self._every_s:  # a snapshot may be early
+            return
+        points.append(point)
+        if len(points) > POINTS_MAX:
+            self._points = points[::2]
+            self._every_s *= 2
+
+    def points(self) -> list[Point]:
+        """Return the moments, the oldest first."""
+        return self._points
+
+
+class PageState:
+    """What the page of one run shows.  :meth:`whole` is for any thread, the rest for one."""
+
+    def __init__(
+        self,
+        *,
+        resume: str = "",
+        letters: str = "",
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now = now
+        self._lanes, self._curve = Lanes(), Curve()
+        self._lost, self._failed = Reasons(), Reasons()
+        self._repeats = Repeats(clock)
+        self._happened: deque[tuple[str, str]] = deque(maxlen=HAPPENED_MAX)
+        self._elapsed_s = 0.0
+        self._letters = letters
+        self._said: dict[str, Any] = {"job": "", "phase": "starting", "resume": printable(resume)}
+        self._lock = Lock()  # guards what whole() reads
+        self.newest: bytes = _encode(self._said)
+
+    def start(self, job: str, headline: str) -> None:
+        """Begin a run of ``job``."""
+        self._say({"job": printable(job), "headline": printable(headline)})
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show ``snapshot``."""
+        for event, more in self._repeats.due():
+            self._note(repeated(event, more))
+        self._elapsed_s = snapshot.elapsed_s
+        slow = slow_bolts(snapshot)
+        with self._lock:
+            self._lanes.take(snapshot, slow)
+            self._curve.take(_point(snapshot))
+        self._say(
+            {
+                "at": as_clock(snapshot.elapsed_s),
+                "unix_ms": int(self._now() * 1000),
+                "phase": snapshot.phase,
+                "verdict": verdict(snapshot, slow),
+                "tiles": tiles(snapshot),
+                "progress": snapshot.progress,
+                "eta_s": snapshot.eta_s,
+                "facts": facts(snapshot),
+                "warnings": warnings(snapshot),
+                "bolts": self._bolts(snapshot, slow),
+                "stages": stages(snapshot),
+                "target": target(snapshot),
+                "checkpoint": checkpoint(snapshot),
+                "errors": self._errors(snapshot),
+            }
+        )
+
+    def event(self, event: FlowEvent) -> None:
+        """Note what happened, if it is of interest to a person, and count failures by kind."""
+        self._lost.take(event)
+        if isinstance(event, ev.TupleFailed | ev.TupleRefused):
+            where = sentence(event) or event.reason
+            self._failed.add(event.reason, 1, example=where)
+        if self._repeats.is_news(event) and not is_routine(event) and (text := sentence(event)):
+            self._note(text)
+
+    def note(self, text: str) -> None:
+        """Note a line for the user."""
+        self._note(text)
+
+    def stop(self, report: Report) -> None:
+        """Show how the run ended."""
+        for event, more in self._repeats.due(is_end=True):
+            self._note(repeated(event, more))
+        self._letters = report.dead_letters_hint or self._letters
+        is_good = report.outcome == "finished" and not report.records_lost
+        self._say(
+            {
+                "job": printable(report.job),
+                "phase": report.outcome,
+                "at": as_clock(report.elapsed_s),
+                "unix_ms": int(self._now() * 1000),
+                "tone": "good" if is_good else "bad" if report.outcome == "failed" else "warn",
+                "verdict": ended(report),
+                "summary": [printable(line) for line in summary.lines(report)],
+            }
+        )
+
+    def whole(self) -> bytes:
+        """Return all that a page needs which is opened now, as JSON."""
+        with self._lock:
+            said = self._said
+            columns, points = self._lanes.columns(), list(self._curve.points())
+        return _encode({**said, "columns": columns, "curve": points})
+
+    def _say(self, told: Mapping[str, Any]) -> None:
+        with self._lock:
+            happened = list(self._happened)
+            self._said = {**self._said, **told, "happened": happened}
+            column, points = self._lanes.newest(), self._curve.points()
+            columns = [] if column is None else [column]
+            self.newest = _encode({**self._said, "columns": columns, "curve": points})
+
+    def _note(self, text: str) -> None:
+        self._happened.append((as_clock(self._elapsed_s), printable(text)))
+
+    def _bolts(self, snapshot: Snapshot, slow: Mapping[str, SlowBolt]) -> dict[str, Any]:
+        codes = {bolt.name: code_of(bolt, slow) for bolt in snapshot.bolts}
+        shown = worst(snapshot.bolts, codes)
+        found = Counter(codes.values())
+        listed = [f"{count(found[code])} {CONDITIONS[code]}" for code in CONDITIONS if found[code]]
+        return {
+            "rows": [self._row(bolt, codes[bolt.name], slow) for bolt in shown],
+            "total": len(snapshot.bolts),
+            "listed": " · ".join(listed),
+        }
+
+    def _row(self, bolt: BoltView, code: str, slow: Mapping[str, SlowBolt]) -> list[Any]:
+        notes = [slow[bolt.name].text] if code == "s" else []
+        if bolt.moved_away:
+            notes.append(f"{counted(bolt.moved_away, 'tuple')} moved away")
+        return [
+            self._lanes.number(bolt),
+            code,
+            printable(bolt.name),
+            rate(bolt.records_per_s),
+            f"{count(bolt.in_flight)} of {count(bolt.window)}",
+            duration(bolt.ack_rtt_p50_s),
+            count(bolt.records_acked),
+            ", ".join(notes),
+        ]
+
+    def _errors(self, snapshot: Snapshot) -> dict[str, Any]:
+        kinds = [
+            [
+                count(each.records),
+                what,
+                printable(each.reason),
+                printable(reasons.example(each.reason)),
+            ]
+            for what, reasons in (("left out", self._lost), ("tried again", self._failed))
+            for each in reasons.most(KINDS_SHOWN)
+        ]
+        lost = summary.losses(snapshot.records_rejected, snapshot.records_dead_lettered)
+        is_kept = snapshot.records_rejected_kept or snapshot.records_dead_lettered
+        return {
+            "lost": lost,
+            "kinds": kinds,
+            "letters": printable(self._letters) if lost and is_kept else "",
+            "is_kept": bool(is_kept),
+        }
+
+
+class PageView(Beside):
+    """Keeps the page of a run beside the view that shows it, and serves it if ``settings`` has a
+    port.
+
+    The server's threads never hold up the run: they read what is newest when their browser is
+    ready.  After the run the page stays as it was, as long as the process does.
+    """
+
+    def __init__(self, inner: View, state: PageState, settings: PageSettings) -> None:
+        super().__init__(inner)
+        self._state = state
+        self._feed = Feed(state.whole)
+        self._server = (
+            PageServer(settings, self._feed, html=page_html(), policy=policy())
+            if settings.port is not None
+            else None
+        )
+
+    @property
+    def url(self) -> str:
+        """Where the page is; "" if it is not served."""
+        return self._server.url if self._server is not None else ""
+
+    def start(self, job: str, headline: str) -> None:
+        super().start(job, headline)
+        self._state.start(job, headline)
+        self._publish()
+        if self.url:
+            super().message(f"page at {self.url}")
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._state.update(snapshot)
+        self._publish()
+        super().update(snapshot)
+
+    def event(self, event: FlowEvent) -> None:
+        self._state.event(event)
+        super().event(event)
+
+    def message(self, text: str) -> None:
+        self._state.note(text.partition("\n")[0])
+        super().message(text)
+
+    def stop(self, report: Report) -> None:
+        self._state.stop(report)
+        self._publish()
+        super().stop(report)
+        if self._server is not None:
+            self._server.leave()
+
+    def _publish(self) -> None:
+        if self._server is not None:
+            self._feed.publish(self._state.newest)
+
+    def report_html(self, report: Report) -> str:
+        """Return the page of ``report`` as one file, with its data inside."""
+        self._state.stop(report)  # also of a run that did not begin
+        return page_with(self._state.whole())
+
+
+# -- the parts of a page -----------------------------------------------------------------------
+
+
+def code_of(bolt: BoltView, slow: Mapping[str, SlowBolt]) -> str:
+    """Return the condition of ``bolt`` as a key of :data:`CONDITIONS`."""
+    code = _CODES[condition(bolt, slow)]
+    return "i" if code == "n" and not bolt.in_flight else code
+
+
+def worst(bolts: Sequence[BoltView], codes: Mapping[str, str]) -> list[BoltView]:
+    """Return the bolts that have a row: all, the worst first, or those of many that need a look."""
+    # Of equal ones the first by name, so that rows keep their places from second to second.  A
+    # refusal is the target's, hits one bolt after the other, and says nothing about any of them.
+    calm = len(CONDITIONS)
+    rank = {code: calm if code in "rin" else place for place, code in enumerate(CONDITIONS)}
+    ranked = [(rank[codes[bolt.name]], number) for number, bolt in enumerate(bolts)]
+    most = ROWS_ALL if len(bolts) <= ROWS_ALL else ROWS_OF_MANY
+    return [bolts[number] for _, number in heapq.nsmallest(most, ranked)]
+
+
+def verdict(snapshot: Snapshot, slow: Mapping[str, SlowBolt]) -> dict[str, Any]:
+    """Return why the run is as fast as it is, in a sentence, and whether somebody must act."""
+    if snapshot.target_down_s is not None:
+        return {"tone": "bad", "sentence": printable(target_down(snapshot))}
+    if snapshot.phase == "starting":
+        return {"tone": "calm", "sentence": printable(snapshot.note) or "The run starts."}
+    sentence = claim(slow) or held_up(snapshot) or "Nothing holds it up."
+    tone = "warn" if slow or target_holds_back(snapshot) else "calm"
+    return {"tone": tone, "sentence": printable(sentence)}
+
+
+def ended(report: Report) -> dict[str, Any]:
+    """Return how the run ended, in the place of a verdict."""
+    error = (report.error or "").partition("\n")[0]
+    return {
+        "tone": "good" if report.outcome == "finished" else "bad",
+        "sentence": printable(summary.lines(report)[0]),
+        "remedy": printable(error),
+    }
+
+
+def tiles(snapshot: Snapshot) -> list[list[str]]:
+    """Return the four figures on top: label, value, and what belongs to it."""
+    done = (
+        count(snapshot.records_acked) if snapshot.progress is None else percent(snapshot.progress)
+    )
+    eta = "no end in sight: the source does not say how long it is"
+    if snapshot.eta_s is not None:
+        eta = f"{as_clock(snapshot.eta_s)} to go"
+    elif snapshot.progress is not None:
+        eta = "done" if snapshot.progress == 1 else "time to go: not known yet"
+    again = counted(snapshot.kill_reruns, "record") + " again"
+    if not snapshot.store_survives:
+        again = "everything again"
+    age = snapshot.checkpoint_age_s
+    saved = f"{count(snapshot.records_saved)} saved"
+    return [
+        ["done", done, eta],
+        [
+            "pace",
+            rate(snapshot.records_per_s),
+            f"{snapshot.bolts_up} of {counted(len(snapshot.bolts), 'bolt')} up",
+        ],
+        [
+            "a kill now would run",
+            again,
+            saved if age is None else f"{saved}, all of it {duration(age)} ago",
+        ],
+        [
+            "left out",
+            counted(snapshot.records_lost, "record"),
+            "rejected or given up" if snapshot.records_lost else "none rejected, none given up",
+        ],
+    ]
+
+
+def facts(snapshot: Snapshot) -> list[str]:
+    """Return further figures of the progress."""
+    found = [counted(snapshot.records_acked, "record")]
+    if snapshot.records_skipped:
+        found.append(f"{count(snapshot.records_skipped)} skipped, as an earlier run had done them")
+    found.append(f"{counted(snapshot.tuples_in_flight, 'tuple')} in flight")
+    found += left_out(snapshot)
+    if held_up(snapshot):
+        found.append(held_up(snapshot))
+    found += dear_call(snapshot.dear_call)
+    return [printable(fact) for fact in found]
+
+
+def warnings(snapshot: Snapshot) -> list[str]:
+    """Return what somebody may have to look after."""
+    found = [snapshot.note] if snapshot.note and snapshot.phase != "starting" else []
+    if snapshot.store_away_s is not None:
+        found.append(store_away(snapshot))
+    if not snapshot.store_survives:
+        found.append(f"the checkpoint is {summary.IN_MEMORY}")
+    return [printable(line) for line in (*found, *call_lines(snapshot.long_calls))]
+
+
+def stages(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return the stages of a topology in the order of their names; none for a job of one stage."""
+    found: dict[str, list[BoltView]] = {}
+    for bolt in snapshot.bolts:
+        found.setdefault(_stage_of(bolt), []).append(bolt)
+    return [_stage(name, bolts) for name, bolts in found.items()] if len(found) > 1 else []
+
+
+def _stage(name: str, bolts: Sequence[BoltView]) -> dict[str, Any]:
+    held, room = sum(bolt.in_flight for bolt in bolts), sum(bolt.window for bolt in bolts)
+    return {
+        "name": printable(name),
+        "bolts": count(len(bolts)),
+        "rate": rate(sum(bolt.records_per_s for bolt in bolts)),
+        "held": f"{count(held)} of {count(room)}",
+        "full": min(1.0, held / room) if room else 0.0,
+    }
+
+
+def target(snapshot: Snapshot) -> dict[str, Any]:
+    """Return each limit that is known, and how much of it is used."""
+    limits = [_limit(paced) for paced in snapshot.targets]
+    in_flight = snapshot.tuples_in_flight
+    if snapshot.sink_cap is not None:
+        limits.insert(
+            0,
+            {
+                "name": "the target of all bolts",
+                "limit": snapshot.sink_cap,
+                "used": in_flight,
+                "facts": [f"at most {counted(snapshot.sink_cap, 'tuple')} in flight"],
+            },
+        )
+    down = target_down(snapshot) if snapshot.target_down_s is not None else ""
+    refused = snapshot.calls_refused
+    return {
+        "down": printable(down),
+        "limits": limits,
+        "facts": [
+            f"{counted(refused, 'call')} refused so far" if refused else "no call was refused",
+            f"{counted(in_flight, 'tuple')} in flight",
+            *([] if limits else ["no limit is known: the target takes what it is given"]),
+        ],
+    }
+
+
+def _limit(paced: TargetView) -> dict[str, Any]:
+    why = paced.reason
+    if paced.alone:
+        why += f"; learned by {counted(paced.alone, 'process')} alone".replace(
+            "processs", "processes"
+        )
+    return {
+        "name": printable(paced.target),
+        "limit": paced.limit,
+        "used": paced.used,
+        "facts": [
+            f"limit {paced.limit} ({printable(why)})",
+            f"used {paced.used:.1f} by this job",
+            f"{paced.calls_per_s:.1f} calls/s",
+            f"{percent(paced.refused_share, digits=1)} refused",
+            f"waited {as_clock(paced.waited_s)} so far",
+        ],
+    }
+
+
+def checkpoint(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what is saved, what a kill costs, and the runs above the cumulative acks."""
+    return {
+        "kill": kill_cost(snapshot),
+        "saved": f"{counted(snapshot.records_saved, 'record')} saved",
+        "holes": counted(snapshot.holes, "hole"),
+        "partitions": [_partition(part) for part in snapshot.partitions[:PARTITIONS_SHOWN]],
+    }
+
+
+def _partition(part: PartitionView) -> dict[str, Any]:
+    top = f", above it up to {show(part.acked_above[-1].last)}" if part.acked_above else ""
+    return {
+        "name": printable(part.name),
+        "position": printable(f"{show(part.position)}{top}"),
+        "records": count(part.records),
+        "runs": bar_parts(part)[:RUNS_SHOWN],
+    }
+
+
+def _level(records_per_s: float, best: float) -> str:
+    # Rounded up: a bolt that does anything at all has a level.
+    return _LEVELS[min(_TOP, ceil(_TOP * records_per_s / best))] if best else _LEVELS[0]
+
+
+def _stage_of(bolt: BoltView) -> str:
+    return bolt.name.rpartition(".")[0]
+
+
+def _fastest(bolts: Sequence[BoltView]) -> dict[str, float]:
+    """Return the best rate in each stage."""
+    found: dict[str, float] = {}
+    for bolt in bolts:
+        stage = _stage_of(bolt)
+        found[stage] = max(found.get(stage, 0.0), bolt.records_per_s)
+    return found
+
+
+def _point(snapshot: Snapshot) -> Point:
+    return Point(
+        snapshot.elapsed_s,
+        snapshot.records_per_s,
+        snapshot.tuples_in_flight,
+        snapshot.sink_cap,
+        snapshot.calls_refused,
+    )
+
+
+# -- the file ----------------------------------------------------------------------------------
+
+_DATA: Final = '<script type="application/json" id="data">null</script>'
+_POLICY_META: Final = "<!-- policy -->"
+
+
+@cache
+def page_html() -> str:
+    """Return the page without data."""
+    file = resources.files("flowctl.instrumentation") / "page.html"
+    return file.read_text(encoding="utf-8")
+
+
+@cache
+def policy() -> str:
+    """Return the page's Content-Security-Policy: its own script and style, and its own server."""
+    allowed = {
+        f"{kind}-src": [
+            f"'sha256-{_digest(text)}'"
+            for text in re.findall(rf"<{kind}>(.*?)</{kind}>", page_html(), re.DOTALL)
+        ]
+        for kind in ("script", "style")
+    }
+    return "; ".join(
+        [
+            "default-src 'none'",
+            *(f"{name} {' '.join(digests)}" for name, digests in allowed.items()),
+            "connect-src 'self'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def page_with(data: bytes) -> str:
+    """Return the page with ``data``, JSON, inside: it needs no server."""
+    # Nothing in it can end the element, or begin a comment.
+    text = data.decode().replace("<", "\\u003c")
+    html = page_html().replace(_DATA, _DATA.replace("null", text, 1), 1)
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
+    return html.replace(_POLICY_META, meta, 1)
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
