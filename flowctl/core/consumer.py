@@ -146,6 +146,8 @@ _ALIVE: Final = Liveness.ALIVE
 _BUSY: Final = BoltState.BUSY
 # Every fourth time is kept for display; no decision depends on it.
 _RTT_EVERY = 4
+# Heartbeats that come later than so many periods show a process that stood still.
+_PAUSE_BEATS = 2.0
 # Until a bolt has this many acks, the mean service time of all bolts counts beside its own.
 _SAMPLES_MIN = 4
 
@@ -179,12 +181,13 @@ class AdaptiveFlowConsumer:
     """
 
     __slots__ = (
-        "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller", "_window_max",
-        "acked", "alarm_s", "armed_at_s", "arrived", "begun", "bolt", "bytes_held", "called",
-        "completion_s", "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo",
-        "is_in_order", "liveness", "moved_away", "place", "policy", "queued_s", "records_acked",
-        "records_held", "refused_in_a_row", "rests_until_s", "rtt", "sends_heartbeats", "sent",
-        "service", "slots", "slow_since_s", "strays", "suspect_since_s", "times",
+        "_beat_at_s", "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller",
+        "_window_max", "acked", "alarm_s", "armed_at_s", "arrived", "begun", "bolt", "bytes_held",
+        "called", "completion_s", "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s",
+        "is_fifo", "is_in_order", "liveness", "moved_away", "paused_s", "place", "policy",
+        "queued_s", "records_acked", "records_held", "refused_in_a_row", "rests_until_s", "rtt",
+        "sends_heartbeats", "sent", "service", "slots", "slow_since_s", "strays",
+        "suspect_since_s", "times",
     )  # fmt: skip
 
     def __init__(
@@ -219,6 +222,8 @@ class AdaptiveFlowConsumer:
         self.rests_until_s: float = -NEVER  # until when it rests
         self.refused_in_a_row: int = 0
         self.suspect_since_s: float = now_s
+        self._beat_at_s: float = NEVER  # when its last heartbeat came
+        self.paused_s: float = 0.0  # for people: without a heartbeat though it had work
         self.alarm_s: float = NEVER  # the spout's next look; set by the alarms
         self.queued_s: float = NOT_QUEUED  # set by the dispatcher, like ``place``
         self.place: int = -1
@@ -407,7 +412,7 @@ class AdaptiveFlowConsumer:
         self.acked += 1
         self.records_acked += records
         self.refused_in_a_row = 0
-        self._learn(now_s, rtt_s, ack.wait_s, ack.service_s, records)
+        self._learn(now_s, rtt_s, ack.wait_s, ack.service_s, records, sink_s=ack.sink_s)
         self.armed_at_s = now_s
         if self.strays:
             self.strays.forget_before(sent_at_s)
@@ -447,10 +452,10 @@ class AdaptiveFlowConsumer:
 
     def _learn(
         self, now_s: float, rtt_s: float, wait_s: float | None, service_s: float | None,
-        records: int,
+        records: int, *, sink_s: float | None = None,
     ) -> None:  # fmt: skip
         if not self.acked % _RTT_EVERY:
-            self.times.keep(rtt_s, wait_s, service_s)
+            self.times.keep(rtt_s, wait_s, service_s, sink_s)
         if wait_s is None or service_s is None:
             # The share of one slot in the time since the last ack: an RTT is mostly queue and path.
             busy_s = min(rtt_s, (now_s - self.armed_at_s) * self.slots)
@@ -485,6 +490,10 @@ class AdaptiveFlowConsumer:
         """Take what its heartbeat says it holds: strays beyond that are gone."""
         holds, begun = beat.holds, beat.begun
         self.sends_heartbeats = self.strays.are_told = True
+        gap_s, beat_s = now_s - self._beat_at_s, self._settings.timeout.heartbeat_s
+        if gap_s > _PAUSE_BEATS * beat_s and self.flight:
+            self.paused_s += gap_s - beat_s
+        self._beat_at_s = now_s
         self.idle_said_at_s = -NEVER if holds > len(begun) else now_s
         self.begun = begun
         self.arrived = NEVER if beat.arrived is None else beat.arrived

@@ -98,7 +98,13 @@ class Run:
         """Run to the end; return the report and what ended it."""
         error: BaseException | None = None
         job = self._plan.job
-        meter = Meter(self.control, self._plan.producer, job=job, restored=self._restored)
+        meter = Meter(
+            self.control,
+            self._plan.producer,
+            job=job,
+            restored=self._restored,
+            bolts=self._plan.bolts,
+        )
         self._view.start(job, self._headline())
         self._run_events.started()
         try:
