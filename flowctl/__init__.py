@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         ListenSettings,
         LossSettings,
         MetricsSettings,
-        PageSettings,
         Settings,
         StartSettings,
     )
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
         WireError,
     )
     from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot, View
+    from flowctl.instrumentation.views import Page
     from flowctl.pacing.api import paced
     from flowctl.pacing.target_settings import Limits
     from flowctl.ports import (
@@ -134,7 +134,7 @@ __all__ = [
     "ManualSpout",
     "MetricsSettings",
     "MissingExtraError",
-    "PageSettings",
+    "Page",
     "PartitionCheckpoint",
     "Position",
     "Process",
@@ -175,7 +175,6 @@ _HOMES = {
         "ListenSettings",
         "LossSettings",
         "MetricsSettings",
-        "PageSettings",
         "Settings",
         "StartSettings",
     ),
@@ -199,6 +198,7 @@ _HOMES = {
         "TupleSettings",
     ),
     "flowctl.instrumentation.snapshot": ("BoltView", "Report", "Snapshot", "View"),
+    "flowctl.instrumentation.views": ("Page",),
     "flowctl.pacing.api": ("paced",),
     "flowctl.pacing.target_settings": ("Limits",),
     "flowctl.ports": (

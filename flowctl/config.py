@@ -120,15 +120,6 @@ class MetricsSettings(Section, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
 
 
-class PageSettings(Section, frozen=True, kw_only=True):
-    """Where a browser finds the page of a run."""
-
-    # None: no page, unless the run is asked for one (view="page").  0: any free port.
-    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
-    # On another address than loopback the page asks for a token, which the run prints.
-    host: str = "127.0.0.1"
-
-
 class LossSettings(Section, frozen=True, kw_only=True):
     """How many records a run may leave out: rejected, or given up and dead-lettered."""
 
@@ -150,7 +141,6 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
     wait: WaitSettings = WaitSettings()
     call: CallSettings = CallSettings()
     metrics: MetricsSettings = MetricsSettings()
-    page: PageSettings = PageSettings()
     loss: LossSettings = LossSettings()
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:

@@ -28,12 +28,6 @@ page_option: Final = click.option(
 )  # fmt: skip
 
 
-def place_settings(section: str, place: str) -> dict[str, str]:
-    """Return ``[HOST:]PORT`` as the settings ``section.host`` and ``section.port``."""
-    host, _, port = place.rpartition(":")
-    return {f"{section}.port": port, **({f"{section}.host": host.strip("[]")} if host else {})}
-
-
 class Seconds(click.FloatRange):
     """A finite number of seconds: click lets nan pass any range, and inf one without a maximum."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from flowctl import logs
-from flowctl.cli.click_options import check_writable, page_option, place_settings
+from flowctl.cli.click_options import check_writable, page_option
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
@@ -20,6 +20,7 @@ from flowctl.errors import (
 from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.summary import earlier_losses_of, losses_of
 from flowctl.instrumentation.text import printable, shown_command
+from flowctl.instrumentation.views import Page
 
 if TYPE_CHECKING:
     from flowctl.runtime.parts import RunnableJob
@@ -89,9 +90,7 @@ def run(  # noqa: PLR0913  (click passes them by name)
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     if metrics is not None:
-        settings |= place_settings("metrics", metrics)
-    if page is not None:
-        settings |= place_settings("page", page)
+        settings |= _metrics_settings(metrics)
     spout = load_spout(job)
     if settings:
         spout.settings = spout.settings.with_overrides(settings)
@@ -102,7 +101,9 @@ def run(  # noqa: PLR0913  (click passes them by name)
     elif spout.dead_letter is None:
         _tell_of_waiting_letters(spout.name)
     _change_bolts(spout, master, bolt_count)
-    view = view_mode(plain, quiet)
+    view: Any = view_mode(plain, quiet)
+    if page is not None:
+        view = Page.at(page, beside=view, name="--page")
     return run_spout(spout, view=view, report_path=report_path, standby=standby)
 
 
@@ -119,11 +120,12 @@ def run_spout(
     """
     from flowctl.runtime.launch import Interrupted
 
+    is_quiet = "quiet" in (view, getattr(view, "beside", ""))
     try:
         with logs.running(spout.name), _alone(spout) if standby else nullcontext():
             report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
     except Interrupted as stopped:
-        if view == "quiet":  # no view has shown how to resume
+        if is_quiet:  # no view has shown how to resume
             click.echo(f"flowctl: {printable(stopped)}", err=True)
         return EXIT_INTERRUPTED
     finally:
@@ -131,7 +133,7 @@ def run_spout(
     lost = " · ".join(fact for fact in (losses_of(report), *earlier_losses_of(report)) if fact)
     if not lost or spout.settings.loss.fail_over is not None:
         return EXIT_FINISHED
-    if view == "quiet":
+    if is_quiet:
         click.echo(f"flowctl: finished, {lost}", err=True)
     return EXIT_FINISHED_WITH_LOSSES
 
@@ -172,6 +174,11 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
             )
         found[name.strip()] = value.strip()
     return found
+
+
+def _metrics_settings(place: str) -> dict[str, str]:
+    host, _, port = place.rpartition(":")
+    return {"metrics.port": port, **({"metrics.host": host.strip("[]")} if host else {})}
 
 
 def _checked(limit: str) -> str:

@@ -13,6 +13,7 @@ import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from importlib import resources
 from math import ceil
@@ -21,7 +22,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from flowctl.config import PageSettings
 from flowctl.core import events as ev
 from flowctl.core.events import FlowEvent
 from flowctl.core.pacing.figures import TargetView
@@ -33,9 +33,8 @@ from flowctl.instrumentation.failure_groups import Reasons, Repeats
 from flowctl.instrumentation.live import bar_parts
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
-from flowctl.instrumentation.page_server import Feed, PageServer
+from flowctl.instrumentation.page_server import Feed, PageServer, Site
 from flowctl.instrumentation.plain import (
-    held_up,
     is_routine,
     kill_cost,
     left_out,
@@ -44,14 +43,21 @@ from flowctl.instrumentation.plain import (
 )
 from flowctl.instrumentation.slow_bolts import (
     SlowBolt,
-    claim,
     condition,
     slow_bolts,
-    target_holds_back,
 )
-from flowctl.instrumentation.snapshot import BoltView, PartitionView, Report, Snapshot, View
+from flowctl.instrumentation.snapshot import (
+    BoltView,
+    Limit,
+    PartitionView,
+    Report,
+    RunNumbers,
+    Shares,
+    Snapshot,
+    View,
+)
 from flowctl.instrumentation.text import printable
-from flowctl.instrumentation.views import Beside
+from flowctl.instrumentation.views import Beside, Page
 
 # A cell of a lane is a second: most tuples end within one.
 CELL_S: Final = 1.0
@@ -79,6 +85,22 @@ CONDITIONS: Final = {
 _CODES: Final = {"down": "d", "busy": "b", "refused": "r", "slow": "s", "normal": "n"}
 _LEVELS: Final = "0123456789"
 _TOP: Final = len(_LEVELS) - 1
+
+# What the time of the bolts' slots was spent on, in the order of ``Shares``.
+SPENT: Final = {
+    "service": "in process",
+    "sink": "waiting for the sink",
+    "pauses": "standing still",
+    "refused": "resting, as the target refused",
+    "source": "waiting for input",
+    "driver": "waiting for the driver",
+    "path": "waiting for tuples under way",
+    "window": "held back by windows and limits",
+    "ending": "no input left for it",
+}
+SHARE_MIN: Final = 0.005  # less is not seen
+# What nobody but a person can end; whatever else limits a run, the run goes on.
+_ALARMS: Final = (Limit.TARGET_DOWN, Limit.CALL_HANGS, Limit.STORE)
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -199,7 +221,7 @@ class PageState:
                 "at": as_clock(snapshot.elapsed_s),
                 "unix_ms": int(self._now() * 1000),
                 "phase": snapshot.phase,
-                "verdict": verdict(snapshot, slow),
+                "verdict": verdict(snapshot, self._now()),
                 "tiles": tiles(snapshot),
                 "progress": snapshot.progress,
                 "eta_s": snapshot.eta_s,
@@ -231,18 +253,25 @@ class PageState:
         for event, more in self._repeats.due(is_end=True):
             self._note(repeated(event, more))
         self._letters = report.dead_letters_hint or self._letters
-        is_good = report.outcome == "finished" and not report.records_lost
-        self._say(
-            {
-                "job": printable(report.job),
-                "phase": report.outcome,
-                "at": as_clock(report.elapsed_s),
-                "unix_ms": int(self._now() * 1000),
-                "tone": "good" if is_good else "bad" if report.outcome == "failed" else "warn",
-                "verdict": ended(report),
-                "summary": [printable(line) for line in summary.lines(report)],
-            }
-        )
+        lines = [printable(line) for line in summary.lines(report)]
+        told: dict[str, Any] = {
+            "job": printable(report.job),
+            "phase": report.outcome,
+            "at": as_clock(report.elapsed_s),
+            "unix_ms": int(self._now() * 1000),
+            "verdict": ended(report),
+            "tiles": tiles_of(report),
+            "eta_s": None,
+            "facts": [],
+            "warnings": [],
+            "summary": lines,
+            "errors": self._errors(report),
+        }
+        if report.outcome == "finished":
+            told["progress"] = 1.0
+        if "checkpoint" in self._said:
+            told["checkpoint"] = {**self._said["checkpoint"], "kill": lines[-1], "saved": ""}
+        self._say(told)
 
     def whole(self) -> bytes:
         """Return all that a page needs which is opened now, as JSON."""
@@ -288,7 +317,7 @@ class PageState:
             ", ".join(notes),
         ]
 
-    def _errors(self, snapshot: Snapshot) -> dict[str, Any]:
+    def _errors(self, seen: RunNumbers) -> dict[str, Any]:
         kinds = [
             [
                 count(each.records),
@@ -299,8 +328,8 @@ class PageState:
             for what, reasons in (("left out", self._lost), ("tried again", self._failed))
             for each in reasons.most(KINDS_SHOWN)
         ]
-        lost = summary.losses(snapshot.records_rejected, snapshot.records_dead_lettered)
-        is_kept = snapshot.records_rejected_kept or snapshot.records_dead_lettered
+        lost = summary.losses(seen.records_rejected, seen.records_dead_lettered)
+        is_kept = seen.records_rejected_kept or seen.records_dead_lettered
         return {
             "lost": lost,
             "kinds": kinds,
@@ -310,22 +339,20 @@ class PageState:
 
 
 class PageView(Beside):
-    """Keeps the page of a run beside the view that shows it, and serves it if ``settings`` has a
-    port.
+    """Keeps the page of a run beside the view that shows it, and serves it at ``place``, if any.
 
     The server's threads never hold up the run: they read what is newest when their browser is
     ready.  After the run the page stays as it was, as long as the process does.
     """
 
-    def __init__(self, inner: View, state: PageState, settings: PageSettings) -> None:
+    def __init__(self, inner: View, state: PageState, place: Page | None = None) -> None:
         super().__init__(inner)
         self._state = state
         self._feed = Feed(state.whole)
-        self._server = (
-            PageServer(settings, self._feed, html=page_html(), policy=policy())
-            if settings.port is not None
-            else None
-        )
+        self._server: PageServer | None = None
+        if place is not None:
+            site = Site(self._feed, html=page_html().encode(), policy=policy())
+            self._server = PageServer(place.host, place.port, site)
 
     @property
     def url(self) -> str:
@@ -389,60 +416,86 @@ def worst(bolts: Sequence[BoltView], codes: Mapping[str, str]) -> list[BoltView]
     return [bolts[number] for _, number in heapq.nsmallest(most, ranked)]
 
 
-def verdict(snapshot: Snapshot, slow: Mapping[str, SlowBolt]) -> dict[str, Any]:
-    """Return why the run is as fast as it is, in a sentence, and whether somebody must act."""
-    if snapshot.target_down_s is not None:
-        return {"tone": "bad", "sentence": printable(target_down(snapshot))}
-    if snapshot.phase == "starting":
-        return {"tone": "calm", "sentence": printable(snapshot.note) or "The run starts."}
-    sentence = claim(slow) or held_up(snapshot) or "Nothing holds it up."
-    tone = "warn" if slow or target_holds_back(snapshot) else "calm"
-    return {"tone": tone, "sentence": printable(sentence)}
+def verdict(snapshot: Snapshot, now_s: float) -> dict[str, Any]:
+    """Return why the run is not faster, what to change, and where the time of its bolts went;
+    ``now_s`` is the wall clock's time.
+    """
+    found = snapshot.verdict
+    tone = "calm" if found.is_fine else "bad" if found.limit in _ALARMS else "warn"
+    since = datetime.fromtimestamp(now_s - max(0.0, snapshot.elapsed_s - found.since_s))
+    return {
+        "tone": tone,
+        "sentence": _capital(printable(found.sentence)),
+        "since": "" if found.limit is Limit.STARTING else f"since {since:%H:%M:%S}",
+        "remedy": printable(found.remedy),
+        "shares": _shares(found.shares),
+    }
 
 
 def ended(report: Report) -> dict[str, Any]:
-    """Return how the run ended, in the place of a verdict."""
-    error = (report.error or "").partition("\n")[0]
+    """Return how the run ended, and what its verdict was for most of the time."""
+    is_good = report.outcome == "finished" and not report.records_lost
+    why = (report.error or "").partition("\n")[0]
+    if not why and report.records_acked:
+        why = f"For most of the time: {report.verdict.sentence}."
     return {
-        "tone": "good" if report.outcome == "finished" else "bad",
-        "sentence": printable(summary.lines(report)[0]),
-        "remedy": printable(error),
+        "tone": "good" if is_good else "bad" if report.outcome == "failed" else "warn",
+        "sentence": _capital(printable(summary.lines(report)[0])),
+        "since": "",
+        "remedy": printable(why),
+        "shares": _shares(report.verdict.shares),
     }
+
+
+def _shares(shares: Shares) -> list[tuple[str, float, str]]:
+    """Return the shares that can be seen: what the time was spent on, the share, and as text."""
+    told = ((words, getattr(shares, name)) for name, words in SPENT.items())
+    return [(words, share, percent(share)) for words, share in told if share >= SHARE_MIN]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def tiles(snapshot: Snapshot) -> list[list[str]]:
     """Return the four figures on top: label, value, and what belongs to it."""
-    done = (
-        count(snapshot.records_acked) if snapshot.progress is None else percent(snapshot.progress)
-    )
-    eta = "no end in sight: the source does not say how long it is"
+    done = count(snapshot.records_acked)
+    to_go = "the source does not say how long it is"
+    if snapshot.progress is not None:
+        done = percent(snapshot.progress)
+        to_go = "done" if snapshot.progress == 1 else "time to go: not known yet"
     if snapshot.eta_s is not None:
-        eta = f"{as_clock(snapshot.eta_s)} to go"
-    elif snapshot.progress is not None:
-        eta = "done" if snapshot.progress == 1 else "time to go: not known yet"
-    again = counted(snapshot.kill_reruns, "record") + " again"
-    if not snapshot.store_survives:
-        again = "everything again"
-    age = snapshot.checkpoint_age_s
-    saved = f"{count(snapshot.records_saved)} saved"
+        to_go = f"{as_clock(snapshot.eta_s)} to go"
+    up = f"{count(snapshot.bolts_up)} of {counted(len(snapshot.bolts), 'bolt')} up"
+    again = f"{counted(snapshot.kill_reruns, 'record')} again"
+    saved, age_s = f"{count(snapshot.records_saved)} saved", snapshot.checkpoint_age_s
     return [
-        ["done", done, eta],
-        [
-            "pace",
-            rate(snapshot.records_per_s),
-            f"{snapshot.bolts_up} of {counted(len(snapshot.bolts), 'bolt')} up",
-        ],
+        ["done", done, to_go],
+        ["pace", rate(snapshot.records_per_s), up],
         [
             "a kill now would run",
-            again,
-            saved if age is None else f"{saved}, all of it {duration(age)} ago",
+            again if snapshot.store_survives else "everything again",
+            saved if age_s is None else f"{saved}, all of it {duration(age_s)} ago",
         ],
-        [
-            "left out",
-            counted(snapshot.records_lost, "record"),
-            "rejected or given up" if snapshot.records_lost else "none rejected, none given up",
-        ],
+        _left_out(snapshot),
     ]
+
+
+def tiles_of(report: Report) -> list[list[str]]:
+    """Return the four figures of a run that is over."""
+    all_runs = f"{count(report.records_total)} in all runs"
+    saves = counted(report.checkpoint_saves, "save")
+    return [
+        ["done", counted(report.records_acked, "record"), all_runs],
+        ["pace, on average", rate(report.records_per_s), f"over {as_clock(report.elapsed_s)}"],
+        ["in the checkpoint", counted(report.records_saved, "record"), saves],
+        _left_out(report),
+    ]
+
+
+def _left_out(seen: RunNumbers) -> list[str]:
+    lost = seen.records_lost
+    return ["left out", counted(lost, "record"), "rejected or given up" if lost else "none failed"]
 
 
 def facts(snapshot: Snapshot) -> list[str]:
@@ -452,8 +505,6 @@ def facts(snapshot: Snapshot) -> list[str]:
         found.append(f"{count(snapshot.records_skipped)} skipped, as an earlier run had done them")
     found.append(f"{counted(snapshot.tuples_in_flight, 'tuple')} in flight")
     found += left_out(snapshot)
-    if held_up(snapshot):
-        found.append(held_up(snapshot))
     found += dear_call(snapshot.dear_call)
     return [printable(fact) for fact in found]
 

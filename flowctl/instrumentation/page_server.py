@@ -18,7 +18,6 @@ from threading import BoundedSemaphore, Condition, Lock, Thread
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from flowctl.config import PageSettings
 from flowctl.errors import ConfigError
 
 # Connections at once: each has a thread.  A browser keeps two, and more than a team's would be a
@@ -32,7 +31,6 @@ _ALIVE_EVERY_S: Final = 15.0
 # How long a run's end waits for open browsers to be shown it [s]; they are ready within some ms.
 _LAST_WORD_S: Final = 1.0
 _TOKEN_BYTES: Final = 24
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -108,22 +106,51 @@ class Feed:
             return None if self._is_closed else (self._version, self._newest)
 
 
+class Site:
+    """What the handlers of one server share: the page, its feed, and who may read it."""
+
+    def __init__(self, feed: Feed, *, html: bytes, policy: str) -> None:
+        self.feed = feed
+        self.html = html
+        self.policy = policy
+        self.token = ""  # "": whoever is on the machine may read
+
+    def knows_host(self, header: str) -> bool:
+        """Whether a request for this ``Host`` may be answered.
+
+        On loopback a web page from elsewhere could reach this server under a name of its own whose
+        address it changes to 127.0.0.1.  Elsewhere the token guards: a browser sends it to no other
+        name.  Any port goes, as that of a tunnel is its own.
+        """
+        try:
+            host = urlsplit(f"//{header}").hostname or ""
+        except ValueError:
+            return False
+        return bool(self.token) or is_loopback(host)
+
+    def knows(self, token: str) -> bool:
+        """Whether ``token`` is the page's; takes as long for any wrong one."""
+        return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
+
+
 class PageServer:
-    """Serves ``feed`` and the page from daemon threads, :data:`CONNECTIONS_MAX` at most.
+    """Serves ``site`` on ``port`` (0: any free one) of ``host`` from daemon threads,
+    :data:`CONNECTIONS_MAX` at most.
 
     Raises :class:`ConfigError` for an address that can't be used.  The page of an earlier run of
     this process that is over makes way.
     """
 
-    def __init__(self, settings: PageSettings, feed: Feed, *, html: str, policy: str) -> None:
+    def __init__(self, host: str, port: int, site: Site) -> None:
         _let_go()
-        self.token: str = "" if is_loopback(settings.host) else secrets.token_urlsafe(_TOKEN_BYTES)
-        self._feed = feed
-        self._server = _listen(settings, _Site(feed, self.token, html.encode(), policy))
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        if not is_loopback(host):
+            site.token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._feed = site.feed
+        self._server = _listen(host, port, site)
         self.port: int = self._server.server_address[1]
-        query = f"?token={self.token}" if self.token else ""
-        self.url: str = f"http://{host}:{self.port}/{query}"
+        place = f"[{host}]" if ":" in host else host
+        query = f"?token={site.token}" if site.token else ""
+        self.url: str = f"http://{place}:{self.port}/{query}"
         self._thread = Thread(target=self._serve, name="flowctl-page", daemon=True)
         self._thread.start()
 
@@ -165,37 +192,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class _Site:
-    """What the handlers of one server share."""
-
-    def __init__(self, feed: Feed, token: str, html: bytes, policy: str) -> None:
-        self.feed = feed
-        self.token = token
-        self.html = html
-        self.policy = policy
-
-    def knows_host(self, header: str) -> bool:
-        """Whether a request for this ``Host`` may be answered.
-
-        On loopback a web page from elsewhere could reach this server under a name of its own whose
-        address it changes to 127.0.0.1.  Elsewhere the token guards: a browser sends it to no other
-        name.  Any port goes, as that of a tunnel is its own.
-        """
-        try:
-            host = urlsplit(f"//{header}").hostname or ""
-        except ValueError:
-            return False
-        return bool(self.token) or host in _LOOPBACK or is_loopback(host)
-
-    def knows(self, token: str) -> bool:
-        """Whether ``token`` is the page's; takes as long for any wrong one."""
-        return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
-
-
 class _Handler(BaseHTTPRequestHandler):
     """One connection, one answer."""
 
-    site: _Site
+    site: Site
     timeout = _PATIENCE_S
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "flowctl", ""
@@ -324,17 +324,16 @@ class _Server(ThreadingHTTPServer):
         """Say nothing: a browser that went away is not news."""
 
 
-def _listen(settings: PageSettings, site: _Site) -> ThreadingHTTPServer:
+def _listen(host: str, port: int, site: Site) -> ThreadingHTTPServer:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     handler = type("Handler", (_Handler,), {"site": site})
-    server = type("Server", (_Server,), {
-        "address_family": socket.AF_INET6 if ":" in settings.host else socket.AF_INET,
-    })  # fmt: skip
+    server = type("Server", (_Server,), {"address_family": family})
     try:
-        listening: ThreadingHTTPServer = server((settings.host, settings.port or 0), handler)
-    except OSError as error:
+        listening: ThreadingHTTPServer = server((host, port), handler)
+    except (OSError, OverflowError) as error:
         raise ConfigError(
-            "page.port",
-            f"can't listen on {settings.host}:{settings.port}: {error.strerror}.",
-            remedy="Choose a free port, or 0 for any; page.host is an address of this machine.",
+            "page",
+            f"can't listen on {host}:{port}: {getattr(error, 'strerror', None) or error}.",
+            remedy="Choose a free port, or 0 for any; the host is an address of this machine.",
         ) from None
     return listening

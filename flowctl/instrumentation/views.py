@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
+
+import msgspec
 
 from flowctl.core.events import FlowEvent
 from flowctl.errors import ConfigError
@@ -122,8 +124,34 @@ class Beside:
         self._inner.stop(report)
 
 
+_PORT_MAX: Final = 65_535
+
 # "off" is the old name of "quiet".
 ViewMode = Literal["auto", "live", "plain", "quiet", "off"]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """The page of a run in a browser, beside another view: ``view=flowctl.Page(port=8080)``.
+
+    ``port``: 0 is any free one, which the view beside it names.  ``host``: on another address than
+    loopback the page asks for a token, which stands in the address that is shown.
+    """
+
+    port: int = 0
+    host: str = "127.0.0.1"
+    beside: ViewMode = "auto"
+
+    @classmethod
+    def at(cls, place: str, *, beside: ViewMode, name: str) -> Page:
+        """Return the page at ``[HOST:]PORT``; a :class:`ConfigError` for another text is about
+        ``name``.
+        """
+        host, _, port = place.rpartition(":")
+        if not port.isascii() or not port.isdecimal() or int(port) > _PORT_MAX:
+            raise ConfigError(
+                name, f"{place!r} is not [HOST:]PORT.", remedy="Example: --page 8080, or --page 0."
+            )
+        return cls(port=int(port), host=host.strip("[]") or cls.host, beside=beside)
 
 
 def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:

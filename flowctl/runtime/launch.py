@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from flowctl.config import MetricsSettings, PageSettings
+from flowctl.config import MetricsSettings
 from flowctl.errors import ConfigError, FlowctlError, InfrastructureError, without_secrets
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.summary import IN_MEMORY
 from flowctl.instrumentation.text import shown_command
+from flowctl.instrumentation.views import Page, make_view
 from flowctl.logs import running
 from flowctl.ports import RedrivableDeadLetter
 from flowctl.runtime.interrupts import Interrupts
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 # A report whose file is named so is a page; any other is JSON.
 _PAGES: Final = (".html", ".htm")
 
-ViewChoice: TypeAlias = View | Literal["auto", "live", "plain", "quiet", "off", "page"]
+ViewChoice: TypeAlias = View | Page | Literal["auto", "live", "plain", "quiet", "off", "page"]
 
 
 def _served(settings: MetricsSettings, view: View) -> AbstractContextManager[View]:
@@ -68,8 +69,8 @@ class Launch:
         report_path: str | Path | None = None,
     ) -> None:
         self._plan = plan
-        self._has_page = view == "page"
-        self._view = view_of("auto" if self._has_page else view)
+        self._place = view if isinstance(view, Page) else Page() if view == "page" else None
+        self._view = view_of(view if self._place is None else self._place.beside)
         self._page: PageView | None = None
         self._resume_hint = resume_hint
         self._report_path = _checked_path(report_path)
@@ -90,9 +91,9 @@ class Launch:
     def _run_to_end(self) -> Report:
         interrupts = Interrupts()
         try:
-            settings = self._plan.settings.checked()
-            self._view = self._paged(settings.page)
-            with interrupts.taken(), _served(settings.metrics, self._view) as view:
+            metrics = self._plan.settings.checked().metrics
+            self._view = self._paged()
+            with interrupts.taken(), _served(metrics, self._view) as view:
                 run = self._run = Run(self._plan, view, interrupts)
                 if self.failure is not None:
                     run.control.fail(self.failure)
@@ -128,18 +129,16 @@ class Launch:
         interrupted.report = ending.report
         return interrupted
 
-    def _paged(self, settings: PageSettings) -> View:
+    def _paged(self) -> View:
         """Return the view, beside a page if one is to be served or written."""
-        if settings.port is None and self._has_page:
-            settings = msgspec.structs.replace(settings, port=0)
-        if settings.port is None and not _is_page(self._report_path):
+        if self._place is None and not _is_page(self._report_path):
             return self._view
         from flowctl.instrumentation.page import PageState, PageView  # loads http.server and rich
 
         letters = self._plan.dead_letter
         hint = letters.hint(self._plan.job) if isinstance(letters, RedrivableDeadLetter) else ""
         state = PageState(resume=self._how_to_resume(), letters=hint)
-        self._page = PageView(self._view, state, settings)
+        self._page = PageView(self._view, state, self._place)
         return self._page
 
     def _how_to_resume(self) -> str:
@@ -194,8 +193,6 @@ def view_of(view: Any) -> View:
     if hasattr(view, "message"):
         given: View = view
         return given
-    from flowctl.instrumentation.views import make_view
-
     return make_view(view)
 
 

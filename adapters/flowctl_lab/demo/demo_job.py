@@ -12,7 +12,7 @@ from flowctl.adapters import load_adapter
 from flowctl.core.events import FlowEvent, StateChanged
 from flowctl.instrumentation.numbers import duration
 from flowctl.instrumentation.snapshot import Report, View
-from flowctl.instrumentation.views import Beside, ViewMode, make_view
+from flowctl.instrumentation.views import Beside, Page, ViewMode, make_view
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.launch import Interrupted
 from flowctl_lab.demo import journal
@@ -60,10 +60,16 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
     mode: ViewMode
     svg: Path | None = None
     columns: tuple[int, ...] = ()
+    page: str | None = None  # [HOST:]PORT of the page in a browser
 
-    def view(self, plan: Plan) -> View:
+    def view(self, plan: Plan, resume: str) -> View:
         """Return the view; the picture is taken late in the slow phase."""
         inner = make_view(self.mode)
+        if self.page is not None:
+            from flowctl.instrumentation.page import PageState, PageView
+
+            place = Page.at(self.page, beside=self.mode, name="--page")
+            inner = PageView(inner, PageState(resume=resume), place)
         if self.svg is None:
             return inner
         from flowctl.instrumentation.live import Picture
@@ -108,7 +114,7 @@ def run_once(plan: Plan, places: Places, redis_url: str, *, show: Show, resume: 
 
     Raises the errors of ``FlowControlSpout.run``; the outcome is saved after an interruption too.
     """
-    shown = DemoView(show.view(plan), headline(plan))
+    shown = DemoView(show.view(plan, resume), headline(plan))
     spout = build_spout(plan, places, redis_url)
     try:
         report = spout.run(view=shown, resume_hint=resume)

@@ -21,7 +21,7 @@ from flowctl.adapters import load_adapter
 from flowctl.bolts.batch import Batch
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, InfrastructureError
 from flowctl.instrumentation.numbers import count, percent
-from flowctl.instrumentation.views import ViewMode
+from flowctl.instrumentation.views import Page, ViewMode
 from flowctl_lab.demo import weblog
 
 JOB = "demo-rows"
@@ -41,6 +41,14 @@ class RowsPlan(msgspec.Struct, frozen=True):
     seconds: float
     local: bool
     view: ViewMode
+    page: str | None = None  # [HOST:]PORT of the page in a browser
+
+    @property
+    def shown(self) -> Page | ViewMode:
+        """The view of each driver."""
+        if self.page is None:
+            return self.view
+        return Page.at(self.page, beside=self.view, name="--page")
 
     @classmethod
     def load(cls, place: Path) -> RowsPlan:
