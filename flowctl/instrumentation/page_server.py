@@ -30,7 +30,8 @@ _PATIENCE_S: Final = 5.0
 _ALIVE_EVERY_S: Final = 15.0
 # How long a run's end waits for open browsers to be shown it [s]; they are ready within some ms.
 _LAST_WORD_S: Final = 1.0
-_TOKEN_BYTES: Final = 24
+_TOKEN_BYTES: Final = 24  # 192 bits: nobody guesses it
+_ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -148,6 +149,8 @@ class PageServer:
         self._feed = site.feed
         self._server = _listen(host, port, site)
         self.port: int = self._server.server_address[1]
+        if host in _ALL_ADDRESSES:
+            host = socket.gethostname()  # one that a browser can use
         place = f"[{host}]" if ":" in host else host
         query = f"?token={site.token}" if site.token else ""
         self.url: str = f"http://{place}:{self.port}/{query}"

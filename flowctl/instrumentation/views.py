@@ -151,7 +151,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 name, f"{place!r} is not [HOST:]PORT.", remedy="Example: --page 8080, or --page 0."
             )
-        return cls(port=int(port), host=host.strip("[]") or cls.host, beside=beside)
+        page = cls(port=int(port), beside=beside)
+        return msgspec.structs.replace(page, host=host.strip("[]")) if host else page
 
 
 def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:

@@ -137,14 +137,19 @@ class Launch:
 
         letters = self._plan.dead_letter
         hint = letters.hint(self._plan.job) if isinstance(letters, RedrivableDeadLetter) else ""
-        state = PageState(resume=self._how_to_resume(), letters=hint)
+        state = PageState(resume=self._resuming() or "run the cell again", letters=hint)
         self._page = PageView(self._view, state, self._place)
         return self._page
 
     def _how_to_resume(self) -> str:
+        command = self._resuming()
+        return f"resume with: {command}" if command else "to resume, run the cell again"
+
+    def _resuming(self) -> str:
+        """Return the command that resumes; "" in a notebook."""
         if self._resume_hint is None and hasattr(sys, "ps1"):  # also in IPython and notebooks
-            return "to resume, run the cell again"
-        return f"resume with: {self._resume_hint or shown_command(['python', *sys.argv])}"
+            return ""
+        return self._resume_hint or shown_command(["python", *sys.argv])
 
     def _write(self, report: Report) -> InfrastructureError | None:
         """Write the report if one is wanted; return why it could not be written."""
