@@ -17,6 +17,7 @@ from tests.benchmarks import (
     outage,
     pacing,
     pacing_spark,
+    page_bench,
     partitions,
     range_driver,
     range_link,
@@ -36,6 +37,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "crowd": crowd.main,
     "law": law.main,
     "metrics": metrics_bench.main,
+    "page": page_bench.main,
     "pacing": pacing.main,
     "pacing-spark": pacing_spark.main,
     "partitions": partitions.main,
@@ -60,8 +62,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|law ...|metrics ...|pacing ...|pacing-spark ...|partitions ...|range-driver ..."
-        "|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ...|streaming ...",
+        "|crowd ...|law ...|metrics ...|page ...|pacing ...|pacing-spark ...|partitions ..."
+        "|range-driver ...|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ...|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts
