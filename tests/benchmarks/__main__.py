@@ -63,7 +63,8 @@ def main() -> int:
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
         "|crowd ...|law ...|metrics ...|page ...|pacing ...|pacing-spark ...|partitions ..."
-        "|range-driver ...|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ...|streaming ...",
+        "|range-driver ...|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ..."
+        "|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]
     parts = parser.parse_args().parts or all_parts
