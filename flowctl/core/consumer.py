@@ -95,30 +95,49 @@ _IN_RANGE: Final = Signal.IN_RANGE
 class StateTeller:
     """Part of ``AdaptiveFlowConsumer``; not thread-safe."""
 
-    __slots__ = ("_bolt", "_events", "_policy", "_window_told", "state")
+    __slots__ = ("_bolt", "_events", "_policy", "_service", "_window_told", "state")
 
-    def __init__(self, bolt: str, policy: WindowPolicy, events: deque[FlowEvent]) -> None:
+    def __init__(
+        self, bolt: str, policy: WindowPolicy, service: ServiceModel, events: deque[FlowEvent]
+    ) -> None:
         self.state: BoltState = BoltState.NORMAL
         self._bolt = bolt
         self._policy = policy
+        self._service = service
         self._events = events
         self._window_told = int(policy.window)
 
-    def signal(self, signal: Signal, now_s: float, rtt_s: float | None) -> None:
+    def signal(
+        self, signal: Signal, now_s: float, rtt_s: float | None, *, silent_s: float | None = None
+    ) -> None:
         """Note what the window policy made of an ack, an expiry or a refusal."""
         before, after = self._window_told, int(self._policy.window)
         if after != before and abs(after - before) * _TELL_WINDOW >= before:
             self._window_told = after
             self._events.append(
                 WindowChanged(
-                    at_s=now_s, bolt=self._bolt, before=before, after=after, reason=signal.value
+                    at_s=now_s,
+                    bolt=self._bolt,
+                    before=before,
+                    after=after,
+                    reason=signal.value,
+                    service_s=self._service.mean_s,
+                    path_s=self._service.path_s,
                 )
             )
         if signal is _IN_RANGE and self.state is _NORMAL:  # the usual case: the state stays
             return
-        self.enter(TRANSITIONS[self.state, signal], signal.value, now_s, rtt_s)
+        self.enter(TRANSITIONS[self.state, signal], signal.value, now_s, rtt_s, silent_s=silent_s)
 
-    def enter(self, state: BoltState, reason: str, now_s: float, rtt_s: float | None) -> None:
+    def enter(
+        self,
+        state: BoltState,
+        reason: str,
+        now_s: float,
+        rtt_s: float | None,
+        *,
+        silent_s: float | None = None,
+    ) -> None:
         """Change to ``state``, and report that."""
         if state is self.state:
             return
@@ -131,6 +150,7 @@ class StateTeller:
                 reason=reason,
                 ack_rtt_s=rtt_s,
                 threshold_s=self._policy.threshold_s,
+                silent_s=silent_s,
             )
         )
         self.state = state
@@ -205,7 +225,7 @@ class AdaptiveFlowConsumer:
             self.policy.window = max(self.policy.window, float(min(slots, settings.window.max)))
         self.rtt: RttEstimator = RttEstimator(settings.timeout)
         self.service: ServiceModel = ServiceModel(pool)
-        self._teller = StateTeller(bolt, self.policy, events)
+        self._teller = StateTeller(bolt, self.policy, self.service, events)
         self.flight: dict[int, FlowTuple] = {}
         self.records_held: int = 0  # records of the tuples in flight
         self.bytes_held: int = 0  # bytes of the tuples in flight
@@ -484,7 +504,10 @@ class AdaptiveFlowConsumer:
         for flow_tuple in overdue:
             self.policy.on_expired(now_s, flow_tuple.sent_at_s)
         self.rtt.back_off(now_s)
-        self._teller.signal(Signal.SILENT if silent else Signal.EXPIRED, now_s, None)
+        if silent:
+            self._teller.signal(Signal.SILENT, now_s, None, silent_s=now_s - self.heard_at_s)
+        else:
+            self._teller.signal(Signal.EXPIRED, now_s, None)
 
     def on_heartbeat(self, beat: Heartbeat, now_s: float) -> None:
         """Take what its heartbeat says it holds: strays beyond that are gone."""
