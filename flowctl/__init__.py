@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flowctl.config import (
         CallSettings,
         CheckpointSettings,
+        EventsSettings,
         ListenSettings,
         LossSettings,
         MetricsSettings,
@@ -114,6 +115,7 @@ __all__ = [
     "Emission",
     "Ended",
     "Endpoint",
+    "EventsSettings",
     "Extent",
     "FencedError",
     "FileCheckpointStore",
@@ -170,6 +172,7 @@ _HOMES = {
     "flowctl.config": (
         "CallSettings",
         "CheckpointSettings",
+        "EventsSettings",
         "ListenSettings",
         "LossSettings",
         "MetricsSettings",

@@ -124,9 +124,9 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     """Where a run keeps what it decided and why, for ``flowctl explain``."""
 
     # None: beside the checkpoint, if that is in files; else nowhere.
-    file: str | None = None
+    file: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     # Two files of this size at most: some 14 hours of a run, at 1.6 kB each 5 s.  0: none.
-    bytes_max: CountOrZero = 8 << 20
+    bytes_max: Lab[CountOrZero] = 8 << 20
 
 
 class LossSettings(Section, frozen=True, kw_only=True):

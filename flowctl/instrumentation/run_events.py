@@ -71,6 +71,7 @@ class RunEvents:
     ) -> None:
         """``log``: gets what is logged, the decisions of the core, and more numbers."""
         self._log_file = log
+        self._last: Snapshot | None = None  # not written yet
         self._limit = Limit.STARTING
         self._size = _Size(0, 0, 0.0)
         self._job = job
@@ -103,9 +104,11 @@ class RunEvents:
         self._tell_limit(snapshot)
         if self._log_file is not None:
             self._log_file.flush()
+        self._last = snapshot
         now_s = self._clock()
         if now_s < self._next_s:
             return
+        self._last = None
         self._next_s = now_s + PROGRESS_EVERY_S
         self._tell_size(snapshot)
         verdict = snapshot.verdict
@@ -191,6 +194,8 @@ class RunEvents:
         at = report.ended_at
         level = _LEVELS[report.outcome]
         self._logger.log(level, "run_finished", job=self._job, at=at, **outcome, **numbers)
+        if self._last is not None:
+            self._write("progress", numbers_of(self._last))
         self._write("run_finished", outcome | told_of(report))
         if self._log_file is not None:
             self._log_file.close()
