@@ -201,13 +201,13 @@ class AdaptiveFlowConsumer:
     """
 
     __slots__ = (
-        "_beat_at_s", "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller",
-        "_window_max", "acked", "alarm_s", "armed_at_s", "arrived", "begun", "bolt", "bytes_held",
-        "called", "completion_s", "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s",
-        "is_fifo", "is_in_order", "liveness", "moved_away", "paused_s", "place", "policy",
-        "queued_s", "records_acked", "records_held", "refused_in_a_row", "rests_until_s", "rtt",
-        "sends_heartbeats", "sent", "service", "slots", "slow_since_s", "strays",
-        "suspect_since_s", "times",
+        "_beat_at_s", "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_paused_s",
+        "_settings", "_teller", "_window_max", "acked", "alarm_s", "armed_at_s", "arrived",
+        "begun", "bolt", "bytes_held", "called", "completion_s", "epoch", "flight", "has_room",
+        "heard_at_s", "idle_said_at_s", "is_fifo", "is_in_order", "liveness", "moved_away",
+        "place", "policy", "queued_s", "records_acked", "records_held", "refused_in_a_row",
+        "rests_until_s", "rtt", "sends_heartbeats", "sent", "service", "slots", "slow_since_s",
+        "strays", "suspect_since_s", "times",
     )  # fmt: skip
 
     def __init__(
@@ -243,7 +243,7 @@ class AdaptiveFlowConsumer:
         self.refused_in_a_row: int = 0
         self.suspect_since_s: float = now_s
         self._beat_at_s: float = NEVER  # when its last heartbeat came
-        self.paused_s: float = 0.0  # for people: without a heartbeat though it had work
+        self._paused_s = 0.0  # pauses that are over
         self.alarm_s: float = NEVER  # the spout's next look; set by the alarms
         self.queued_s: float = NOT_QUEUED  # set by the dispatcher, like ``place``
         self.place: int = -1
@@ -299,6 +299,11 @@ class AdaptiveFlowConsumer:
         clock.
         """
         return self._by_signs and self.sends_heartbeats
+
+    def paused_s(self, now_s: float) -> float:
+        """How long its process stood still so far, by its heartbeats; for people."""
+        gap_s, beat_s = now_s - self._beat_at_s, self._settings.timeout.heartbeat_s
+        return self._paused_s + (gap_s - beat_s if gap_s > _PAUSE_BEATS * beat_s else 0.0)
 
     def work_s(self) -> float:
         """Seconds of work that it holds, all slots together."""
@@ -514,8 +519,8 @@ class AdaptiveFlowConsumer:
         holds, begun = beat.holds, beat.begun
         self.sends_heartbeats = self.strays.are_told = True
         gap_s, beat_s = now_s - self._beat_at_s, self._settings.timeout.heartbeat_s
-        if gap_s > _PAUSE_BEATS * beat_s and self.flight:
-            self.paused_s += gap_s - beat_s
+        if gap_s > _PAUSE_BEATS * beat_s:
+            self._paused_s += gap_s - beat_s
         self._beat_at_s = now_s
         self.idle_said_at_s = -NEVER if holds > len(begun) else now_s
         self.begun = begun

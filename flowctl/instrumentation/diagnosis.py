@@ -5,6 +5,7 @@ report.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -100,6 +101,7 @@ class Diagnosis:
         self._past: deque[_Sums] = deque(maxlen=_KEPT_MAX)
         self._verdict = Verdict()
         self._next: tuple[Limit, float] | None = None  # another limit, and since when it shows
+        self._paused: dict[str, float] = {}  # by bolt, as last seen
         self._held_s: dict[Limit, float] = {}
         self._last_of: dict[Limit, Verdict] = {}
 
@@ -108,7 +110,8 @@ class Diagnosis:
         now_s, before = snapshot.elapsed_s, self._sums
         if not snapshot.tuples_emitted:  # Spark may have started for a minute until then
             self._past.clear()
-        self._sums = _added(before, snapshot)
+        self._sums = _added(before, snapshot, self._paused)
+        self._paused = {bolt.name: bolt.paused_s for bolt in snapshot.bolts}
         if not self._past:
             self._first = self._sums
         self._past.append(self._sums)
@@ -176,30 +179,30 @@ class Diagnosis:
 # -- Sums, and shares of them ------------------------------------------------------------------
 
 
-def _added(sums: _Sums, snapshot: Snapshot) -> _Sums:
-    """Return ``sums`` with what has passed until ``snapshot``."""
+def _added(sums: _Sums, snapshot: Snapshot, paused: Mapping[str, float]) -> _Sums:
+    """Return ``sums`` with what has passed until ``snapshot``; ``paused``: by bolt, until then."""
     passed_s = max(0.0, snapshot.elapsed_s - sums.at_s)
-    slots = empty = resting = flight = 0
-    paused_s = 0.0
+    slot_s = empty_s = resting_s = flight_s = paused_s = 0.0
     for bolt in snapshot.bolts:
-        paused_s += bolt.paused_s * bolt.slots
-        if not bolt.up:
+        if not bolt.window:  # it is gone
             continue
-        slots += bolt.slots
-        flight += bolt.in_flight
-        free = max(0, bolt.slots - bolt.in_flight)
+        stood_s = max(0.0, bolt.paused_s - paused.get(bolt.name, bolt.paused_s))
+        paused_s += stood_s * bolt.slots
+        slot_s += passed_s * bolt.slots
+        flight_s += passed_s * bolt.in_flight
+        free_s = max(0, bolt.slots - bolt.in_flight) * max(0.0, passed_s - stood_s)
         if bolt.refused:
-            resting += free
+            resting_s += free_s
         else:
-            empty += free
+            empty_s += free_s
     times, waits = snapshot.times, snapshot.waits
     return _Sums(
         at_s=snapshot.elapsed_s,
-        slot_s=sums.slot_s + slots * passed_s,
-        empty_s=sums.empty_s + empty * passed_s,
-        resting_s=sums.resting_s + resting * passed_s,
-        paused_s=paused_s,
-        flight_s=sums.flight_s + flight * passed_s,
+        slot_s=sums.slot_s + slot_s,
+        empty_s=sums.empty_s + empty_s,
+        resting_s=sums.resting_s + resting_s,
+        paused_s=sums.paused_s + paused_s,
+        flight_s=sums.flight_s + flight_s,
         backpressure_s=waits.backpressure_s,
         max_pending_s=waits.max_pending_s,
         no_input_s=waits.no_input_s,
@@ -275,9 +278,12 @@ def _stopped(snapshot: Snapshot, span_s: float, took: TupleTime) -> _Finding | N
     """Return what stops a run, or one of its calls, altogether."""
     if snapshot.tuples_emitted and snapshot.bolts_up and span_s < _LEAST_S:
         return _Finding(Limit.STARTING, "the run has just begun")
-    if not snapshot.tuples_emitted or not snapshot.bolts_up:
-        what = "no bolt is connected" if not snapshot.bolts_up else "nothing was sent yet"
+    if not snapshot.tuples_emitted:
+        what = "no bolt is connected yet" if not snapshot.bolts else "nothing was sent yet"
         return _Finding(Limit.STARTING, what, snapshot.note)
+    if not snapshot.bolts_up:
+        remedy = "See the log for why they went, and whether Spark has free slots."
+        return _Finding(Limit.TOO_FEW_BOLTS, "no bolt is connected", snapshot.note, remedy)
     if snapshot.target_down_s is not None:
         why = f"nothing succeeds, and one tuple at a time tests it ({snapshot.target_down_reason})"
         remedy = "Bring the target back: the run then goes on by itself."
@@ -370,10 +376,6 @@ def _at_bolts(snapshot: Snapshot, sums: _Sums, shares: Shares, took: TupleTime) 
             "Look for collections of garbage, swapping, and calls that hold the interpreter.",
             names,
         )  # fmt: skip
-    if slow := slow_bolts(snapshot):
-        what = "one bolt is slow" if len(slow) == 1 else f"{len(slow)} bolts are slow"
-        remedy = "Look at its machine (processor, memory, neighbours); the others take its share."
-        return _Finding(Limit.ONE_BOLT, what, claim(slow), remedy, tuple(slow))
     if shares.driver >= _IDLE and shares.driver >= shares.path:
         return _Finding(
             Limit.DRIVER, "the driver is the limit",
@@ -388,10 +390,16 @@ def _at_bolts(snapshot: Snapshot, sums: _Sums, shares: Shares, took: TupleTime) 
             "Send more records in a tuple (tuple.records_max), or run the driver nearer to the"
             " bolts.",
         )  # fmt: skip
+    if slow := slow_bolts(snapshot):
+        what = "one bolt is slow" if len(slow) == 1 else f"{len(slow)} bolts are slow"
+        remedy = "Look at its machine (processor, memory, neighbours); the others take its share."
+        return _Finding(Limit.ONE_BOLT, what, claim(slow), remedy, tuple(slow))
     if shares.sink >= _MOSTLY or _is_capped(snapshot, sums):
         why = f"bolts wait for it {percent(shares.sink)} of their time"
         if snapshot.sink_cap is not None:
-            why += f"; {counted(snapshot.sink_cap, 'tuple')} in flight are enough"
+            keeps = snapshot.sink_cap_keeps
+            enough = "are enough" if keeps is None else f"give {percent(keeps)} of the best goodput"
+            why += f", and {counted(snapshot.sink_cap, 'tuple')} in flight {enough}"
         return _Finding(
             Limit.TARGET, "the target is the limit", f"{why}; more bolts would not help",
             "Make the target faster: larger calls, fewer indexes, more machines.",

@@ -297,6 +297,8 @@ def _text(line: Line, *, in_detail: bool) -> str:
     if isinstance(event, ev.WindowChanged):
         return _window(event) if in_detail else ""
     if isinstance(event, ev.IntakePaused):
+        if event.reason == "buffer full":  # any source that is faster than the bolts
+            return ""
         return f"reading pauses: {event.reason} ({counted(event.records, 'record')} wait)"
     return sentence(event)
 
