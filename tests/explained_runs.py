@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from flowctl.bolts.slots import TELL_AFTER_S
 from flowctl.config import Settings
 from flowctl.core.messages import LongCall
 from flowctl.core.records import Checkpoint
@@ -83,7 +84,7 @@ class WatchedSimulation:
                 self._meter.take(line[3])
                 self._told.happened(line[3])
         self._seen = len(log)
-        if self.hangs is not None and at_s > self.hangs[1]:
+        if self.hangs is not None and at_s - self.hangs[1] > TELL_AFTER_S:
             call = LongCall("p", 7, 7, at_s - self.hangs[1])
             self.control.long_calls.take(self.hangs[0], [call], at_s)
         self._told.look(self._meter.snapshot("running", ""))

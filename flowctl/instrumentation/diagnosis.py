@@ -48,6 +48,8 @@ _PAUSES: Final = 0.08
 # A call of so many times the mean is no outlier of Pareto's law; see core/verdict.py.
 _HANGS: Final = 30.0
 _USED: Final = 0.8  # of a learned limit, on average: calls come and go
+# A limit for less of a run than this is a passing one: the run as a whole was fine.
+_WORTH: Final = 0.25
 # The snapshot does not say since when bolts are missing: this is longer than a restart.
 _MISSING_S: Final = 5.0
 
@@ -165,13 +167,19 @@ class Diagnosis:
         return min(_RECENT_MOST_S, max(RECENT_S, _RECENT_TUPLES * mean_s))
 
     def of_run(self) -> Verdict:
-        """Return the verdict on the run as a whole: the limit that held for most of the time."""
+        """Return the verdict on the run as a whole: the limit that held longest, or that there was
+        none for most of the time.
+        """
         held = {limit: s for limit, s in self._held_s.items() if limit in self._last_of}
         passing = (Limit.STARTING, Limit.LAST_TUPLES)
         lasting = {limit: s for limit, s in held.items() if limit not in passing} or held
         if not lasting:
             return self._verdict
-        told = self._last_of[max(lasting, key=lasting.__getitem__)]
+        all_well_s = lasting.pop(Limit.NOTHING, 0.0)
+        worst = max(lasting, key=lasting.__getitem__, default=Limit.NOTHING)
+        if lasting.get(worst, 0.0) < _WORTH * (all_well_s + sum(lasting.values())):
+            worst = Limit.NOTHING
+        told = self._last_of[worst]
         all_s = self._sums.minus(self._first)
         return msgspec.structs.replace(told, shares=_shares(all_s), tuple_time=_tuple_time(all_s))
 
@@ -306,10 +314,10 @@ def _refused(snapshot: Snapshot, sums: _Sums, shares: Shares) -> _Finding | None
     if done and (sums.refused >= _REFUSED * done or shares.refused >= _REFUSED):
         why = f"{percent(sums.refused / done, digits=1)} of the calls were refused lately"
         if snapshot.sink_cap is not None:
-            why += f", so {counted(snapshot.sink_cap, 'tuple')} at most are in flight"
+            why += f", so at most {counted(snapshot.sink_cap, 'tuple')} may be in flight"
         return _Finding(
             Limit.TARGET_REFUSES, "the target refuses calls", f"{why}; more bolts would not help",
-            "Ask for a larger quota, or see which other jobs use it: flowctl targets.",
+            "Ask for a larger quota, or let paced() learn its rate and share it: docs/pacing.md.",
         )  # fmt: skip
     waits = sums.paced_s / sums.slot_s if sums.slot_s else 0.0
     for target in sorted(snapshot.targets, key=lambda target: -target.used)[:1]:
