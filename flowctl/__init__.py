@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flowctl.config import (
         CallSettings,
         CheckpointSettings,
+        EventsSettings,
         ListenSettings,
         LossSettings,
         MetricsSettings,
@@ -115,6 +116,7 @@ __all__ = [
     "Emission",
     "Ended",
     "Endpoint",
+    "EventsSettings",
     "Extent",
     "FencedError",
     "FileCheckpointStore",
@@ -172,6 +174,7 @@ _HOMES = {
     "flowctl.config": (
         "CallSettings",
         "CheckpointSettings",
+        "EventsSettings",
         "ListenSettings",
         "LossSettings",
         "MetricsSettings",

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from flowctl.runtime.parts import RunnableJob
 
 
+_EVENTS = "flowctl.events"
+
+
+def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    check_writable("--events", path)
+    ctx.meta[_EVENTS] = path
+
+
 @click.command()
 @click.argument("job")
 @click.option("--redis", "redis_url", metavar="URL", help="Keep the checkpoint in this Redis.")
@@ -34,6 +42,10 @@ if TYPE_CHECKING:
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
               help="Write how the run ended, even if it fails: as the page of --page if FILE ends"
               " in .html, else as JSON.")  # fmt: skip
+@click.option("--events", metavar="FILE", type=click.Path(path_type=Path),
+              expose_value=False, callback=_take_events,
+              help="Keep in FILE what was decided and why, for `flowctl explain`; by default it is"
+              " beside the checkpoint, if that is in files.")  # fmt: skip
 @click.option("--dead-letters", "dead_letters", metavar="DIR",
               type=click.Path(path_type=Path, file_okay=False),
               help="Keep records that can't be processed in this directory, and go on without them."
@@ -87,6 +99,8 @@ def run(  # noqa: PLR0913  (click passes them by name)
 
     check_writable("--report", report_path)
     settings = parse_overrides(overrides)
+    if (events := click.get_current_context().meta.get(_EVENTS)) is not None:
+        settings["events.file"] = str(events)
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     if metrics is not None:

@@ -5,6 +5,7 @@ report.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -47,6 +48,8 @@ _PAUSES: Final = 0.08
 # A call of so many times the mean is no outlier of Pareto's law; see core/verdict.py.
 _HANGS: Final = 30.0
 _USED: Final = 0.8  # of a learned limit, on average: calls come and go
+# A limit for less of a run than this is a passing one: the run as a whole was fine.
+_WORTH: Final = 0.25
 # The snapshot does not say since when bolts are missing: this is longer than a restart.
 _MISSING_S: Final = 5.0
 
@@ -100,6 +103,7 @@ class Diagnosis:
         self._past: deque[_Sums] = deque(maxlen=_KEPT_MAX)
         self._verdict = Verdict()
         self._next: tuple[Limit, float] | None = None  # another limit, and since when it shows
+        self._paused: dict[str, float] = {}  # by bolt, as last seen
         self._held_s: dict[Limit, float] = {}
         self._last_of: dict[Limit, Verdict] = {}
 
@@ -108,7 +112,8 @@ class Diagnosis:
         now_s, before = snapshot.elapsed_s, self._sums
         if not snapshot.tuples_emitted:  # Spark may have started for a minute until then
             self._past.clear()
-        self._sums = _added(before, snapshot)
+        self._sums = _added(before, snapshot, self._paused)
+        self._paused = {bolt.name: bolt.paused_s for bolt in snapshot.bolts}
         if not self._past:
             self._first = self._sums
         self._past.append(self._sums)
@@ -162,13 +167,19 @@ class Diagnosis:
         return min(_RECENT_MOST_S, max(RECENT_S, _RECENT_TUPLES * mean_s))
 
     def of_run(self) -> Verdict:
-        """Return the verdict on the run as a whole: the limit that held for most of the time."""
+        """Return the verdict on the run as a whole: the limit that held longest, or that there was
+        none for most of the time.
+        """
         held = {limit: s for limit, s in self._held_s.items() if limit in self._last_of}
         passing = (Limit.STARTING, Limit.LAST_TUPLES)
         lasting = {limit: s for limit, s in held.items() if limit not in passing} or held
         if not lasting:
             return self._verdict
-        told = self._last_of[max(lasting, key=lasting.__getitem__)]
+        all_well_s = lasting.pop(Limit.NOTHING, 0.0)
+        worst = max(lasting, key=lasting.__getitem__, default=Limit.NOTHING)
+        if lasting.get(worst, 0.0) < _WORTH * (all_well_s + sum(lasting.values())):
+            worst = Limit.NOTHING
+        told = self._last_of[worst]
         all_s = self._sums.minus(self._first)
         return msgspec.structs.replace(told, shares=_shares(all_s), tuple_time=_tuple_time(all_s))
 
@@ -176,30 +187,30 @@ class Diagnosis:
 # -- Sums, and shares of them ------------------------------------------------------------------
 
 
-def _added(sums: _Sums, snapshot: Snapshot) -> _Sums:
-    """Return ``sums`` with what has passed until ``snapshot``."""
+def _added(sums: _Sums, snapshot: Snapshot, paused: Mapping[str, float]) -> _Sums:
+    """Return ``sums`` with what has passed until ``snapshot``; ``paused``: by bolt, until then."""
     passed_s = max(0.0, snapshot.elapsed_s - sums.at_s)
-    slots = empty = resting = flight = 0
-    paused_s = 0.0
+    slot_s = empty_s = resting_s = flight_s = paused_s = 0.0
     for bolt in snapshot.bolts:
-        paused_s += bolt.paused_s * bolt.slots
-        if not bolt.up:
+        if not bolt.window:  # it is gone
             continue
-        slots += bolt.slots
-        flight += bolt.in_flight
-        free = max(0, bolt.slots - bolt.in_flight)
+        stood_s = max(0.0, bolt.paused_s - paused.get(bolt.name, bolt.paused_s))
+        paused_s += stood_s * bolt.slots
+        slot_s += passed_s * bolt.slots
+        flight_s += passed_s * bolt.in_flight
+        free_s = max(0, bolt.slots - bolt.in_flight) * max(0.0, passed_s - stood_s)
         if bolt.refused:
-            resting += free
+            resting_s += free_s
         else:
-            empty += free
+            empty_s += free_s
     times, waits = snapshot.times, snapshot.waits
     return _Sums(
         at_s=snapshot.elapsed_s,
-        slot_s=sums.slot_s + slots * passed_s,
-        empty_s=sums.empty_s + empty * passed_s,
-        resting_s=sums.resting_s + resting * passed_s,
-        paused_s=paused_s,
-        flight_s=sums.flight_s + flight * passed_s,
+        slot_s=sums.slot_s + slot_s,
+        empty_s=sums.empty_s + empty_s,
+        resting_s=sums.resting_s + resting_s,
+        paused_s=sums.paused_s + paused_s,
+        flight_s=sums.flight_s + flight_s,
         backpressure_s=waits.backpressure_s,
         max_pending_s=waits.max_pending_s,
         no_input_s=waits.no_input_s,
@@ -275,9 +286,12 @@ def _stopped(snapshot: Snapshot, span_s: float, took: TupleTime) -> _Finding | N
     """Return what stops a run, or one of its calls, altogether."""
     if snapshot.tuples_emitted and snapshot.bolts_up and span_s < _LEAST_S:
         return _Finding(Limit.STARTING, "the run has just begun")
-    if not snapshot.tuples_emitted or not snapshot.bolts_up:
-        what = "no bolt is connected" if not snapshot.bolts_up else "nothing was sent yet"
+    if not snapshot.tuples_emitted:
+        what = "no bolt is connected yet" if not snapshot.bolts else "nothing was sent yet"
         return _Finding(Limit.STARTING, what, snapshot.note)
+    if not snapshot.bolts_up:
+        remedy = "See the log for why they went, and whether Spark has free slots."
+        return _Finding(Limit.TOO_FEW_BOLTS, "no bolt is connected", snapshot.note, remedy)
     if snapshot.target_down_s is not None:
         why = f"nothing succeeds, and one tuple at a time tests it ({snapshot.target_down_reason})"
         remedy = "Bring the target back: the run then goes on by itself."
@@ -300,10 +314,10 @@ def _refused(snapshot: Snapshot, sums: _Sums, shares: Shares) -> _Finding | None
     if done and (sums.refused >= _REFUSED * done or shares.refused >= _REFUSED):
         why = f"{percent(sums.refused / done, digits=1)} of the calls were refused lately"
         if snapshot.sink_cap is not None:
-            why += f", so {counted(snapshot.sink_cap, 'tuple')} at most are in flight"
+            why += f", so at most {counted(snapshot.sink_cap, 'tuple')} may be in flight"
         return _Finding(
             Limit.TARGET_REFUSES, "the target refuses calls", f"{why}; more bolts would not help",
-            "Ask for a larger quota, or see which other jobs use it: flowctl targets.",
+            "Ask for a larger quota, or let paced() learn its rate and share it: docs/pacing.md.",
         )  # fmt: skip
     waits = sums.paced_s / sums.slot_s if sums.slot_s else 0.0
     for target in sorted(snapshot.targets, key=lambda target: -target.used)[:1]:
@@ -370,10 +384,6 @@ def _at_bolts(snapshot: Snapshot, sums: _Sums, shares: Shares, took: TupleTime) 
             "Look for collections of garbage, swapping, and calls that hold the interpreter.",
             names,
         )  # fmt: skip
-    if slow := slow_bolts(snapshot):
-        what = "one bolt is slow" if len(slow) == 1 else f"{len(slow)} bolts are slow"
-        remedy = "Look at its machine (processor, memory, neighbours); the others take its share."
-        return _Finding(Limit.ONE_BOLT, what, claim(slow), remedy, tuple(slow))
     if shares.driver >= _IDLE and shares.driver >= shares.path:
         return _Finding(
             Limit.DRIVER, "the driver is the limit",
@@ -388,10 +398,16 @@ def _at_bolts(snapshot: Snapshot, sums: _Sums, shares: Shares, took: TupleTime) 
             "Send more records in a tuple (tuple.records_max), or run the driver nearer to the"
             " bolts.",
         )  # fmt: skip
+    if slow := slow_bolts(snapshot):
+        what = "one bolt is slow" if len(slow) == 1 else f"{len(slow)} bolts are slow"
+        remedy = "Look at its machine (processor, memory, neighbours); the others take its share."
+        return _Finding(Limit.ONE_BOLT, what, claim(slow), remedy, tuple(slow))
     if shares.sink >= _MOSTLY or _is_capped(snapshot, sums):
         why = f"bolts wait for it {percent(shares.sink)} of their time"
         if snapshot.sink_cap is not None:
-            why += f"; {counted(snapshot.sink_cap, 'tuple')} in flight are enough"
+            keeps = snapshot.sink_cap_keeps
+            enough = "are enough" if keeps is None else f"give {percent(keeps)} of the best goodput"
+            why += f", and {counted(snapshot.sink_cap, 'tuple')} in flight {enough}"
         return _Finding(
             Limit.TARGET, "the target is the limit", f"{why}; more bolts would not help",
             "Make the target faster: larger calls, fewer indexes, more machines.",

@@ -41,7 +41,9 @@ class SlowBolt(NamedTuple):
     @property
     def text(self) -> str:
         """``10x slower``, or ``no ack lately``."""
-        return "no ack lately" if self.factor is None else f"{self.factor:.2g}x slower"
+        if self.factor is None:
+            return "no ack lately"
+        return f"{self.factor:.0f}x slower" if self.factor >= 10 else f"{self.factor:.2g}x slower"
 
 
 def slow_bolts(snapshot: Snapshot) -> dict[str, SlowBolt]:

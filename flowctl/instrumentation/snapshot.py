@@ -261,6 +261,8 @@ class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     target_down_s: float | None = None  # how long the target has been down
     target_down_reason: str = ""  # the newest failure during that time
     sink_cap: int | None = None  # the most tuples in flight, to protect the target
+    # The share of the best goodput that was seen which that many give; None: refusals set it.
+    sink_cap_keeps: float | None = None
     # What the spout mostly waited for in the last few seconds, and the share of that time, 0…1.
     held_up_by: WaitReason = WaitReason.NOTHING
     held_up_share: float = 0.0

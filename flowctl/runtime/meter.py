@@ -169,6 +169,7 @@ class Meter:
         self._pools: dict[int, ServicePool] = {}
         self._dear_batches: DearCall | None = None
         self._sink_cap: int | None = None
+        self._cap_keeps: float | None = None
         self._diagnosis = Diagnosis()
         self._run_bolts: object = bolts
         self._wanted: int = 0 if bolts is None else wanted_of(bolts)
@@ -182,6 +183,7 @@ class Meter:
         """Remember what ``event`` says about the run's state."""
         if isinstance(event, SinkCapChanged):
             self._sink_cap = event.after
+            self._cap_keeps = event.goodput / event.best if event.goodput and event.best else None
 
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
@@ -197,6 +199,7 @@ class Meter:
             seen,
             elapsed_s=now_s - self._began_s,
             sink_cap=self._sink_cap,
+            sink_cap_keeps=self._cap_keeps,
             records_per_s=self._rate(now_s, seen),
             progress=progress,
             eta_s=self._outlook.eta_s(now_s, progress, seen.bolts),
@@ -277,7 +280,8 @@ class Meter:
             name: here[name].records_acked if name in here else seen[name].records_acked
             for name in self._names
         }
-        rates = self._bolt_rates.take(counts, self._control.clock())
+        now_s = self._control.clock()
+        rates = self._bolt_rates.take(counts, now_s)
         due = self._take_due()
         for name in self._names:
             consumer, kept = here.get(name), seen.get(name)
@@ -285,7 +289,7 @@ class Meter:
             if consumer is None:
                 seen[name] = _as_gone(seen[name], share, rates[name])
             elif name in due or kept is None or not kept.up:
-                seen[name] = _view(consumer, share, rates[name])
+                seen[name] = _view(consumer, share, rates[name], now_s)
         return tuple(map(seen.__getitem__, self._names))
 
     def _take_due(self) -> Set[str]:
@@ -434,7 +438,9 @@ def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[Par
     )
 
 
-def _view(consumer: AdaptiveFlowConsumer, share: float, records_per_s: float) -> BoltView:
+def _view(
+    consumer: AdaptiveFlowConsumer, share: float, records_per_s: float, now_s: float
+) -> BoltView:
     return BoltView(
         name=consumer.bolt,
         state=consumer.state,
@@ -450,7 +456,7 @@ def _view(consumer: AdaptiveFlowConsumer, share: float, records_per_s: float) ->
         records_per_s=records_per_s,
         refused=consumer.liveness is Liveness.RESTING,
         slots=consumer.slots,
-        paused_s=consumer.paused_s,
+        paused_s=consumer.paused_s(now_s),
     )
 
 

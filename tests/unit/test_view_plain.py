@@ -272,7 +272,7 @@ def test_events_reach_structlog_as_plain_fields(out: io.StringIO) -> None:
         {
             "event": "state_changed", "log_level": "info", "at_s": 2.0, "bolt": "b3",
             "before": "SLOW", "after": "BUSY", "reason": "expired",
-            "ack_rtt_s": None, "threshold_s": None,
+            "ack_rtt_s": None, "threshold_s": None, "silent_s": None,
         }
     ]  # fmt: skip
     json.dumps(logs)
