@@ -25,14 +25,15 @@ _AROUND: Final = timedelta(seconds=60)
 # A run that wrote nothing for so long [s] does not go on: progress is written every 5 s.
 _SILENT_S: Final = 15.0
 _BAR_CELLS: Final = 30
-_SHARE_MIN: Final = 0.005  # would be shown as 0 %
+SHARE_MIN: Final = 0.005  # would be shown as 0 %
 _CLASSES: Final = {name: kind for kind, name in NAMES.items()}
 # Not decisions: what the sections above are made of, and what each run has.
 _NOT_DECIDED: Final = frozenset({"run_started", "progress", "run_finished", "intake_resumed"})
 # What explains most comes first if not all can be shown.
 _FIRST: Final = ("limit_changed", "target_down", "target_back", "sink_cap_changed")
 _SECOND: Final = ("bolt_removed", "tuple_gave_up", "call_takes_long", "tuples_resized")
-_SHARES: Final = {
+# What the time of the bolts' slots was spent on, by the names of ``Shares``.
+SPENT: Final = {
     "sink": "calls wait for the target",
     "service": "process works",
     "pauses": "processes stand still",
@@ -164,11 +165,11 @@ def _verdict(run: LoggedRun, verdict: Verdict, asked: Question) -> list[str]:
 
 
 def _time(shares: Shares, took: TupleTime) -> list[str]:
-    told = {name: getattr(shares, name) for name in _SHARES}
-    shown = sorted((n for n in told if told[n] >= _SHARE_MIN), key=told.__getitem__, reverse=True)
+    told = {name: getattr(shares, name) for name in SPENT}
+    shown = sorted((n for n in told if told[n] >= SHARE_MIN), key=told.__getitem__, reverse=True)
     lines = [
         f"{name:<8} {percent(told[name]):>5}  {bar(told[name], 1.0, _BAR_CELLS):<{_BAR_CELLS}}"
-        f"  {_SHARES[name]}"
+        f"  {SPENT[name]}"
         for name in shown
     ]
     if took.service_s:

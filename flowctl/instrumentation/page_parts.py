@@ -17,6 +17,7 @@ from flowctl.core.pacing.figures import TargetView
 from flowctl.core.positions import show
 from flowctl.instrumentation import summary
 from flowctl.instrumentation.call_lines import call_lines, dear_call
+from flowctl.instrumentation.explained import SHARE_MIN, SPENT
 from flowctl.instrumentation.live import bar_parts
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
@@ -59,19 +60,6 @@ _CODES: Final = {"down": "d", "busy": "b", "refused": "r", "slow": "s", "normal"
 _LEVELS: Final = "0123456789"
 _TOP: Final = len(_LEVELS) - 1
 
-# What the time of the bolts' slots was spent on, in the order of ``Shares``.
-SPENT: Final = {
-    "service": "in process",
-    "sink": "waiting for the sink",
-    "pauses": "standing still",
-    "refused": "resting, as the target refused",
-    "source": "waiting for input",
-    "driver": "waiting for the driver",
-    "path": "waiting for tuples under way",
-    "window": "held back by windows and limits",
-    "ending": "no input left for it",
-}
-SHARE_MIN: Final = 0.005  # less is not seen
 # What nobody but a person can end; whatever else limits a run, the run goes on.
 _ALARMS: Final = (Limit.TARGET_DOWN, Limit.CALL_HANGS, Limit.STORE)
 
@@ -231,10 +219,12 @@ def ended(report: Report) -> dict[str, Any]:
     }
 
 
-def _shares(shares: Shares) -> list[tuple[str, float, str]]:
-    """Return the shares that can be seen: what the time was spent on, the share, and as text."""
-    told = ((words, getattr(shares, name)) for name, words in SPENT.items())
-    return [(words, share, percent(share)) for words, share in told if share >= SHARE_MIN]
+def _shares(shares: Shares) -> list[tuple[str, float, str, str]]:
+    """Return the shares that can be seen: name, share, the share as text, and what it means."""
+    told = ((name, getattr(shares, name), words) for name, words in SPENT.items())
+    return [
+        (name, share, percent(share), words) for name, share, words in told if share >= SHARE_MIN
+    ]
 
 
 def _capital(text: str) -> str:

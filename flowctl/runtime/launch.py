@@ -137,7 +137,10 @@ class Launch:
 
         letters = self._plan.dead_letter
         hint = letters.hint(self._plan.job) if isinstance(letters, RedrivableDeadLetter) else ""
-        state = PageState(resume=self._resuming() or "run the cell again", letters=hint)
+        # No command resumes a run whose checkpoint ends with its process.
+        survives = getattr(self._plan.store, "survives", True)
+        resume = (self._resuming() or "run the cell again") if survives else f"kept {IN_MEMORY}"
+        state = PageState(resume=resume, letters=hint)
         self._page = PageView(self._view, state, self._place)
         return self._page
 

@@ -16,6 +16,7 @@ from flowctl.bolts.local import LocalBolts
 from flowctl.core import events as ev
 from flowctl.core.records import AckedRange
 from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.instrumentation.explained import SHARE_MIN, SPENT
 from flowctl.instrumentation.page import (
     KINDS_SHOWN,
     PageState,
@@ -30,8 +31,6 @@ from flowctl.instrumentation.page_parts import (
     POINTS_MAX,
     ROWS_ALL,
     ROWS_OF_MANY,
-    SHARE_MIN,
-    SPENT,
 )
 from flowctl.instrumentation.snapshot import (
     BoltView,
@@ -42,6 +41,7 @@ from flowctl.instrumentation.snapshot import (
     Verdict,
     WaitReason,
 )
+from flowctl.runtime.file_store import FileCheckpointStore
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.testing.clock import ManualClock
 from flowctl.testing.stores import MemoryCheckpointStore
@@ -96,14 +96,14 @@ def test_first_the_verdict_with_its_remedy_since_when_and_where_the_time_went() 
     assert (told["tone"], told["remedy"]) == ("warn", "Raise its quota.")
     assert re.fullmatch(r"since \d\d:\d\d:\d\d", told["since"])
     assert told["shares"] == [
-        ["in process", 0.7, "70 %"],
-        ["waiting for the sink", 0.298, "30 %"],
+        ["sink", 0.298, "30 %", "calls wait for the target"],
+        ["service", 0.7, "70 %", "process works"],
     ]
     assert SHARE_MIN > 0.002, "what can't be seen is left out"
 
 
 def test_each_share_of_the_time_has_words() -> None:
-    assert tuple(SPENT) == Shares.__struct_fields__
+    assert set(SPENT) == set(Shares.__struct_fields__)
 
 
 @pytest.mark.parametrize(
@@ -309,10 +309,18 @@ def test_a_report_in_html_is_the_page_with_its_data_and_needs_no_server(tmp_path
     told = json.loads(Parts.of(html).scripts[0])
     assert (told["job"], told["phase"]) == ("job <b>", "finished")
     assert told["verdict"]["sentence"].startswith("Finished · 50 records in ")
-    assert told["resume"] == "flowctl run job.py:spout"
+    assert "flowctl run" not in told["resume"], "no command resumes what is in memory only"
     assert told["columns"] and told["curve"]
     metas = [value for tag, name, value in Parts.of(html).attributes if tag == "meta"]
     assert policy() in metas
+
+
+def test_the_page_of_a_run_whose_checkpoint_stays_has_the_command_that_resumes_it(
+    tmp_path: Path,
+) -> None:
+    path, store = tmp_path / "run.html", FileCheckpointStore(tmp_path / "kept")
+    spout_of(store=store).run(view="off", report_path=path, resume_hint="flowctl run job.py")
+    assert json.loads(Parts.of(path.read_text()).scripts[0])["resume"] == "flowctl run job.py"
 
 
 def test_a_failed_run_and_one_that_did_not_begin_have_their_page_too(tmp_path: Path) -> None:
