@@ -370,10 +370,13 @@ def checkpoint(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _partition(part: PartitionView) -> dict[str, Any]:
-    top = f", above it up to {show(part.acked_above[-1].last)}" if part.acked_above else ""
+    if part.position is None and not part.acked_above:
+        return {"name": printable(part.name), "where": "nothing is done yet", "runs": []}
+    where = f"done up to {show(part.position)} ({counted(part.records, 'record')})"
+    if part.acked_above:
+        where += f", and parts up to {show(part.acked_above[-1].last)}"
     return {
         "name": printable(part.name),
-        "position": printable(f"{show(part.position)}{top}"),
-        "records": count(part.records),
+        "where": printable(where),
         "runs": bar_parts(part)[:RUNS_SHOWN],
     }

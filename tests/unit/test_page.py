@@ -216,10 +216,14 @@ def test_stages_say_which_one_pushes_back_and_a_job_of_one_stage_has_none() -> N
 def test_the_checkpoint_shows_its_holes_and_what_a_kill_would_run_again() -> None:
     above = (AckedRange(first=15, last=20, records=6),)
     part = PartitionView(name="a.log", position=10, records=10, acked_above=above)
-    told = shown(msgspec.structs.replace(SNAPSHOT, partitions=(part,)))["checkpoint"]
+    none = PartitionView(name="b.log", position=None, records=0)
+    told = shown(msgspec.structs.replace(SNAPSHOT, partitions=(part, none)))["checkpoint"]
     assert told["kill"].startswith("a kill now would run 1 200 records again")
     assert told["holes"] == "1 hole"
-    assert [run[0] for run in told["partitions"][0]["runs"]] == [True, False, True]
+    first, second = told["partitions"]
+    assert [run[0] for run in first["runs"]] == [True, False, True]
+    assert first["where"] == "done up to 10 (10 records), and parts up to 20"
+    assert (second["where"], second["runs"]) == ("nothing is done yet", [])
 
 
 def test_words_of_others_are_made_printable_and_can_not_leave_the_data() -> None:
