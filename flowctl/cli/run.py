@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from flowctl import logs
-from flowctl.cli.click_options import check_writable, page_option
+from flowctl.cli.click_options import check_writable, page_beside, page_option
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
@@ -20,7 +20,6 @@ from flowctl.errors import (
 from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.summary import earlier_losses_of, losses_of
 from flowctl.instrumentation.text import printable, shown_command
-from flowctl.instrumentation.views import Page
 
 if TYPE_CHECKING:
     from flowctl.runtime.parts import RunnableJob
@@ -64,7 +63,7 @@ def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
               "seconds when that driver is gone.")  # fmt: skip
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 @click.option("--quiet", is_flag=True, help="Show nothing but errors.")
-def run(  # noqa: PLR0913  (click passes them by name)
+def run(
     *,
     job: str,
     redis_url: str | None,
@@ -73,7 +72,6 @@ def run(  # noqa: PLR0913  (click passes them by name)
     dead_letters: Path | None,
     fail_over: str | None,
     metrics: str | None,
-    page: str | None,
     master: str | None,
     bolt_count: int | None,
     standby: bool,
@@ -115,9 +113,8 @@ def run(  # noqa: PLR0913  (click passes them by name)
     elif spout.dead_letter is None:
         _tell_of_waiting_letters(spout.name)
     _change_bolts(spout, master, bolt_count)
-    view: Any = view_mode(plain, quiet)
-    if page is not None:
-        view = Page.at(page, beside=view, name="--page")
+    mode = view_mode(plain, quiet)
+    view = page_beside(mode) or mode
     return run_spout(spout, view=view, report_path=report_path, standby=standby)
 
 

@@ -142,7 +142,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     beside: ViewMode = "auto"
 
     @classmethod
-    def at(cls, place: str, *, beside: ViewMode, name: str) -> Page:
+    def at(cls, place: str, *, name: str) -> Page:
         """Return the page at ``[HOST:]PORT``; a :class:`ConfigError` for another text is about
         ``name``.
         """
@@ -151,8 +151,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 name, f"{place!r} is not [HOST:]PORT.", remedy="Example: --page 8080, or --page 0."
             )
-        page = cls(port=int(port), beside=beside)
-        return msgspec.structs.replace(page, host=host.strip("[]")) if host else page
+        return cls(port=int(port), host=host.strip("[]")) if host else cls(port=int(port))
+
+    @property
+    def place(self) -> str:
+        """``HOST:PORT``, as :meth:`at` takes it."""
+        return f"{self.host}:{self.port}"
 
 
 def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
@@ -173,7 +177,9 @@ def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
         return PlainView(stream)
     if mode in ("quiet", "off"):
         return BaseView()
-    raise ConfigError("view", f"{mode!r} is not a view.", remedy="Use auto, live, plain or quiet.")
+    raise ConfigError(
+        "view", f"{mode!r} is not a view.", remedy="Use auto, live, plain, quiet or page."
+    )
 
 
 def suits_live(stream: TextIO) -> bool:

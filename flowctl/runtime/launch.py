@@ -69,8 +69,8 @@ class Launch:
         report_path: str | Path | None = None,
     ) -> None:
         self._plan = plan
-        self._place = view if isinstance(view, Page) else Page() if view == "page" else None
-        self._view = view_of(view if self._place is None else self._place.beside)
+        self._place = page_of(view)
+        self._view = view_of(view)
         self._page: PageView | None = None
         self._resume_hint = resume_hint
         self._report_path = _checked_path(report_path)
@@ -197,11 +197,21 @@ def _checked_path(path: Any) -> str | os.PathLike[str] | None:
 
 
 def view_of(view: Any) -> View:
-    """Return ``view``, or make the one of that name; raise :class:`ConfigError` for another."""
+    """Return ``view``, or make the one of that name, or the one beside a page; raise
+    :class:`ConfigError` for another.
+    """
     if hasattr(view, "message"):
         given: View = view
         return given
-    return make_view(view)
+    page = page_of(view)
+    return make_view(view if page is None else page.beside)
+
+
+def page_of(view: Any) -> Page | None:
+    """Return the page that ``view`` asks for, if it does."""
+    if isinstance(view, Page):
+        return view
+    return Page() if isinstance(view, str) and view == "page" else None
 
 
 def _attach(report: Report, error: BaseException) -> None:

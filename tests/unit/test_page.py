@@ -363,11 +363,12 @@ def test_what_a_page_passes_on_is_all_that_the_view_beside_it_is_told() -> None:
     [("0", "127.0.0.1", 0), ("10.0.0.7:80", "10.0.0.7", 80), ("[::1]:8", "::1", 8)],
 )
 def test_the_place_of_a_page(place: str, host: str, port: int) -> None:
-    page = Page.at(place, beside="plain", name="--page")
-    assert (page.host, page.port, page.beside) == (host, port, "plain")
+    page = Page.at(place, name="--page")
+    assert (page.host, page.port) == (host, port)
+    assert Page.at(page.place, name="--page") == page
 
 
 @pytest.mark.parametrize("place", ["", "x", "host:", "70000", "-1", "8 0", "1:2:x"])
 def test_another_place_is_refused_with_an_example(place: str) -> None:
     with pytest.raises(ConfigError, match=r"--page: .* is not \[HOST:\]PORT"):
-        Page.at(place, beside="auto", name="--page")
+        Page.at(place, name="--page")

@@ -230,7 +230,7 @@ def test_a_run_shows_itself_and_stays_as_it_ended_until_the_next_one(
 ) -> None:
     browsers = [Browser(), Browser()]
     for browser in browsers:
-        monkeypatch.setattr("flowctl.runtime.launch.view_of", lambda _: browser)  # noqa: B023
+        monkeypatch.setattr("flowctl.runtime.launch.make_view", lambda _: browser)  # noqa: B023
         spout_of(LocalBolts(lambda batch: None, count=2)).run(view="page")
         phases = [next_of(browser.stream)[1]["phase"]]
         while phases[-1] != "finished":

@@ -319,7 +319,7 @@ def test_auto_is_live_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("CI")
     monkeypatch.setenv("TERM", "dumb")
     assert not suits_live(Terminal())
-    with pytest.raises(ConfigError, match="auto, live, plain or quiet"):
+    with pytest.raises(ConfigError, match="auto, live, plain, quiet or page"):
         make_view("fancy")  # type: ignore[arg-type]
 
 

@@ -10,11 +10,11 @@ from flowctl.cli.exiting import leave
 from flowctl.cli.main import explain
 from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError, FlowctlError
 from flowctl.instrumentation.logging import configure
-from flowctl.instrumentation.views import ViewMode
+from flowctl.instrumentation.views import Page, ViewMode
 from flowctl_lab.demo.plan import Places, Plan
 
 
-def main(directory: str, redis_url: str, view: str, page: str | None = None) -> int:
+def main(directory: str, redis_url: str, view: str, place: str = "") -> int:
     """Run the job of the plan in ``directory`` once; return the exit code."""
     from flowctl_lab.demo.demo_job import Show, run_once
 
@@ -25,6 +25,7 @@ def main(directory: str, redis_url: str, view: str, page: str | None = None) -> 
         if plan is None:
             raise ConfigError("DIRECTORY", f"no plan in {directory}.", remedy="Run the demo.")
         resume = f"flowctl demo --dir {directory}"
+        page = Page.at(place, name="--page") if place else None
         show = Show(mode=cast("ViewMode", view), page=page)
         run_once(plan, places, redis_url, show=show, resume=resume)
     except FlowctlError as error:

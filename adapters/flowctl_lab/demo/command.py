@@ -16,7 +16,7 @@ import click
 
 from flowctl.adapters import load_adapter
 from flowctl.cli import doctor
-from flowctl.cli.click_options import Seconds, page_option
+from flowctl.cli.click_options import Seconds, page_beside, page_option
 from flowctl.cli.run import view_mode
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
 from flowctl.instrumentation.numbers import count, duration
@@ -66,7 +66,7 @@ _RECORDS_MIN_KILL = 2_000
 @click.option("--columns", multiple=True, type=click.IntRange(min=40, max=400), default=(108,),
               show_default=True, help="Width of the picture.  May be repeated: then there is a"
               " file for each width, named FILE-COLUMNS.")  # fmt: skip
-def demo(  # noqa: PLR0913  (click passes them by name)
+def demo(
     *,
     seed: int,
     seconds: float | None,
@@ -78,7 +78,6 @@ def demo(  # noqa: PLR0913  (click passes them by name)
     directory: Path | None,
     keep: bool,
     plain: bool,
-    page: str | None,
     svg: Path | None,
     columns: tuple[int, ...],
 ) -> int:
@@ -93,12 +92,14 @@ def demo(  # noqa: PLR0913  (click passes them by name)
     began_s = time.monotonic()
     seconds = seconds or (_SECONDS_LOCAL if local else _SECONDS_DEFAULT)
     records = records or (_RECORDS_LOCAL if local else _RECORDS_DEFAULT)
-    show = Show(mode=view_mode(plain, False), svg=svg, columns=columns, page=page)
+    mode = view_mode(plain, False)
+    page = page_beside(mode)
+    show = Show(mode=mode, svg=svg, columns=columns, page=page)
     _check(records=records, kill=kill or ranges, svg=svg)
     check_installed(on_spark=not local, by_ranges=ranges)
     if ranges:
         return _perform_ranges(
-            seed, RowsPlan(records, bolts, seconds, local, show.mode, page), directory, keep
+            seed, RowsPlan(records, bolts, seconds, local, page or mode), directory, keep
         )
     wanted = Plan(seed=seed, records=records, bolts=bolts, seconds=seconds, local=local)
     with _workplace(directory, keep) as places:

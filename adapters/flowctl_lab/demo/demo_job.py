@@ -60,7 +60,7 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
     mode: ViewMode
     svg: Path | None = None
     columns: tuple[int, ...] = ()
-    page: str | None = None  # [HOST:]PORT of the page in a browser
+    page: Page | None = None
 
     def view(self, plan: Plan, resume: str) -> View:
         """Return the view; the picture is taken late in the slow phase."""
@@ -68,8 +68,7 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
         if self.page is not None:
             from flowctl.instrumentation.page import PageState, PageView
 
-            place = Page.at(self.page, beside=self.mode, name="--page")
-            inner = PageView(inner, PageState(resume=resume), place)
+            inner = PageView(inner, PageState(resume=resume), self.page)
         if self.svg is None:
             return inner
         from flowctl.instrumentation.live import Picture

@@ -66,7 +66,7 @@ def kill_and_resume(plan: Plan, places: Places, redis_url: str, *, show: Show) -
 def _start(directory: Path, redis_url: str, show: Show) -> subprocess.Popen[bytes]:
     # The interpreter's own options (-X, -W) don't matter here; its environment is inherited.
     command = [sys.executable, "-m", "flowctl_lab.demo.child", str(directory), redis_url]
-    command += [show.mode, *([] if show.page is None else [show.page])]
+    command += [show.mode, *([] if show.page is None else [show.page.place])]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 

@@ -40,15 +40,7 @@ class RowsPlan(msgspec.Struct, frozen=True):
     bolts: int
     seconds: float
     local: bool
-    view: ViewMode
-    page: str | None = None  # [HOST:]PORT of the page in a browser
-
-    @property
-    def shown(self) -> Page | ViewMode:
-        """The view of each driver."""
-        if self.page is None:
-            return self.view
-        return Page.at(self.page, beside=self.view, name="--page")
+    view: Page | ViewMode
 
     @classmethod
     def load(cls, place: Path) -> RowsPlan:

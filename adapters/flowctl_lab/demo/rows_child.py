@@ -22,7 +22,7 @@ def main(directory: str) -> int:
     plan = RowsPlan.load(place)
     parse = Parse(plan.seconds * plan.bolts / plan.records)
     how: dict[str, Any] = {"name": JOB, "out": str(place / "out"), "bolts": plan.bolts}
-    how["view"] = plan.shown
+    how["view"] = plan.view
     try:
         if plan.local:
             _on_threads(place, parse, how)
