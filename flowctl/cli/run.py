@@ -30,7 +30,8 @@ _EVENTS = "flowctl.events"
 
 def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     check_writable("--events", path)
-    ctx.meta[_EVENTS] = path
+    if path is not None:
+        ctx.meta[_EVENTS] = {"events.file": str(path)}
 
 
 @click.command()
@@ -96,9 +97,7 @@ def run(
     from flowctl.runtime.parts import redis_store
 
     check_writable("--report", report_path)
-    settings = parse_overrides(overrides)
-    if (events := click.get_current_context().meta.get(_EVENTS)) is not None:
-        settings["events.file"] = str(events)
+    settings = parse_overrides(overrides) | click.get_current_context().meta.get(_EVENTS, {})
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     if metrics is not None:

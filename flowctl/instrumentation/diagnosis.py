@@ -403,13 +403,14 @@ def _at_bolts(snapshot: Snapshot, sums: _Sums, shares: Shares, took: TupleTime) 
         remedy = "Look at its machine (processor, memory, neighbours); the others take its share."
         return _Finding(Limit.ONE_BOLT, what, claim(slow), remedy, tuple(slow))
     if shares.sink >= _MOSTLY or _is_capped(snapshot, sums):
-        why = f"bolts wait for it {percent(shares.sink)} of their time"
+        why = [f"bolts wait for it {percent(shares.sink)} of their time"] if shares.sink else []
         if snapshot.sink_cap is not None:
             keeps = snapshot.sink_cap_keeps
             enough = "are enough" if keeps is None else f"give {percent(keeps)} of the best goodput"
-            why += f", and {counted(snapshot.sink_cap, 'tuple')} in flight {enough}"
+            why.append(f"{counted(snapshot.sink_cap, 'tuple')} in flight {enough}")
         return _Finding(
-            Limit.TARGET, "the target is the limit", f"{why}; more bolts would not help",
+            Limit.TARGET, "the target is the limit",
+            f"{', and '.join(why)}; more bolts would not help",
             "Make the target faster: larger calls, fewer indexes, more machines.",
         )  # fmt: skip
     return _bolts_missing(snapshot, shares)

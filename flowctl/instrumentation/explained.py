@@ -20,6 +20,8 @@ Line: TypeAlias = dict[str, Any]  # of the event log
 
 WIDTH: Final = 100  # columns
 DECISIONS_MAX: Final = 20  # about half a screen
+# Of one name, by rank: twenty lines about tuples that expired would hide all else.
+_OF_A_KIND: Final = (DECISIONS_MAX, 8, 5)
 # Around the time that is asked for: what was decided shortly before shows in what followed.
 _AROUND: Final = timedelta(seconds=60)
 # A run that wrote nothing for so long [s] does not go on: progress is written every 5 s.
@@ -254,16 +256,23 @@ def _decided(run: LoggedRun, asked: Question) -> list[str]:
     if not asked.bolt and not asked.target and asked.at is None:
         for line in run.lines:
             left_out.update(line.get("left_out", {}))
-    shown = sorted(
-        sorted((d for d in decisions if d.text), key=lambda d: d.rank)[:DECISIONS_MAX],
-        key=lambda d: d.at,
-    )
+    shown = sorted(_chosen(decisions), key=lambda decision: decision.at)
     left_out.update(Counter(d.name for d in decisions) - Counter(d.name for d in shown))
     lines = [f"{decision.at:%H:%M:%S}  {decision.text}" for decision in shown]
     if left_out:
         more = ", ".join(f"{count(n)} × {name.replace('_', ' ')}" for name, n in left_out.items())
         lines.append(f"and more: {more}" if lines else more)
     return lines or ["Nothing."]
+
+
+def _chosen(decisions: Sequence[_Decision]) -> list[_Decision]:
+    seen: Counter[str] = Counter()
+    told = []
+    for decision in decisions:
+        if decision.text and seen[decision.name] < _OF_A_KIND[decision.rank]:
+            seen[decision.name] += 1
+            told.append(decision)
+    return sorted(told, key=lambda decision: decision.rank)[:DECISIONS_MAX]
 
 
 def _decision(line: Line, asked: Question) -> _Decision | None:
@@ -301,7 +310,22 @@ def _text(line: Line, *, in_detail: bool) -> str:
         if event.reason == "buffer full":  # any source that is faster than the bolts
             return ""
         return f"reading pauses: {event.reason} ({counted(event.records, 'record')} wait)"
-    return sentence(event)
+    return f"{sentence(event)}{_inputs(event)}"
+
+
+def _inputs(event: ev.FlowEvent) -> str:
+    """Return the numbers that decided, where the sentence is without them."""
+    match event:
+        case ev.SinkCapChanged(goodput=float(goodput), best=float(best)) if best:
+            return f" ({rate(goodput)} of {rate(best)})"
+        case ev.StateChanged(silent_s=float(silent_s)):
+            return f" (silent for {duration(silent_s)})"
+        case ev.TupleMoved(sent_before_s=float(sent_before_s)) if sent_before_s:
+            return f", {duration(sent_before_s)} after the first time"
+        case ev.RangeSplit(positions=int(positions)) if positions:
+            return f" ({count(positions)} positions)"
+        case _:
+            return ""
 
 
 def _window(event: ev.WindowChanged) -> str:

@@ -39,17 +39,17 @@ from flowctl.instrumentation.numbers import (
     rate,
 )
 from flowctl.instrumentation.plain import (
-    held_up,
     is_routine,
     kill_cost,
     left_out,
+    slow_line,
     store_away,
     target_down,
+    verdict_line,
 )
 from flowctl.instrumentation.slow_bolts import (
     Condition,
     SlowBolt,
-    claim,
     condition,
     shares,
     slow_bolts,
@@ -85,13 +85,15 @@ class Screen:
 
     def render(self, snapshot: Snapshot, *, width: int, height: int) -> Group:
         """Return the whole screen for ``snapshot`` on ``width`` columns and ``height`` lines."""
-        lost, slow = "  ".join(left_out(snapshot)), claim(slow_bolts(snapshot))
+        lost, slow = "  ".join(left_out(snapshot)), slow_line(snapshot)
+        verdict = verdict_line(snapshot)
         dear = dear_call(snapshot.dear_call)
         paced, stuck = target_lines(snapshot), call_lines(snapshot.long_calls)
-        extra = bool(lost) + bool(slow) + len(dear) + len(paced) + len(stuck)
+        extra = bool(verdict) + bool(lost) + bool(slow) + len(dear) + len(paced) + len(stuck)
         rows = max(3, height - _OTHER_LINES - EVENTS_SHOWN - extra)
         parts = [
             _line(self.headline, "bold"),
+            *([_line(verdict, "" if snapshot.verdict.is_fine else "yellow")] if verdict else []),
             *bolt_table(snapshot, rows_max=rows, width=width),
             *checkpoint_lines(snapshot, width=width),
             progress_line(snapshot),
@@ -406,8 +408,6 @@ def progress_line(snapshot: Snapshot) -> Text:
         facts.append(f"ETA {clock(snapshot.eta_s)}")
     if snapshot.phase != "running":
         facts.append(snapshot.phase)
-    if held_up(snapshot):
-        facts.append(held_up(snapshot))
     return Text("  ".join(facts), style="bold", no_wrap=True, overflow="ellipsis")
 
 

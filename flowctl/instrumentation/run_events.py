@@ -102,8 +102,11 @@ class RunEvents:
         """Report calls that take long, once each, and the state of the run, if it is time."""
         self._tell_long(snapshot)
         self._tell_limit(snapshot)
+        self._tell_progress(snapshot)
         if self._log_file is not None:
             self._log_file.flush()
+
+    def _tell_progress(self, snapshot: Snapshot) -> None:
         self._last = snapshot
         now_s = self._clock()
         if now_s < self._next_s:
@@ -145,8 +148,8 @@ class RunEvents:
         if not tuples:
             return
         mean = (snapshot.records_acked - before.records) / tuples
-        told = before.mean
-        if not told or not told / _RESIZED < mean < told * _RESIZED:
+        told = before.mean or mean
+        if not told / _RESIZED < mean < told * _RESIZED:
             dear = snapshot.dear_call
             self._log(
                 logging.DEBUG,
