@@ -107,10 +107,7 @@ def run(
         spout.settings = spout.settings.with_overrides(settings)
     if redis_url:
         spout.checkpoint = redis_store(redis_url)
-    if dead_letters is not None:
-        spout.dead_letter = _letters_in(dead_letters)
-    elif spout.dead_letter is None:
-        _tell_of_waiting_letters(spout.name)
+    _change_letters(spout, dead_letters)
     _change_bolts(spout, master, bolt_count)
     mode = view_mode(plain, quiet)
     view = page_beside(mode) or mode
@@ -201,6 +198,13 @@ def _letters_in(directory: Path) -> Any:
     from flowctl.adapters import load_adapter
 
     return load_adapter("flowctl_files", "files").FileDeadLetter(directory)
+
+
+def _change_letters(spout: RunnableJob, directory: Path | None) -> None:
+    if directory is not None:
+        spout.dead_letter = _letters_in(directory)
+    elif spout.dead_letter is None:
+        _tell_of_waiting_letters(spout.name)
 
 
 def _tell_of_waiting_letters(job: str) -> None:
