@@ -105,7 +105,7 @@ class PageState:
                 "facts": facts(snapshot),
                 "warnings": warnings(snapshot),
                 "bolts": self._bolts(snapshot, slow),
-                "stages": stages(snapshot),
+                "stages": stages(snapshot, self._lanes),
                 "target": target(snapshot),
                 "checkpoint": checkpoint(snapshot),
                 "errors": self._errors(snapshot),
@@ -228,7 +228,7 @@ class PageView(Beside):
         self._feed = Feed(state.whole)
         self._server: PageServer | None = None
         if place is not None:
-            site = Site(self._feed, html=page_html().encode(), policy=policy())
+            site = Site(self._feed, html=self._live_html, policy=policy())
             self._server = PageServer(place.host, place.port, site)
 
     @property
@@ -266,6 +266,10 @@ class PageView(Beside):
     def _publish(self) -> None:
         if self._server is not None:
             self._feed.publish(self._state.newest)
+
+    def _live_html(self) -> bytes:
+        # With its first state inside: it is there at once, before the events are.
+        return page_with(self._state.whole(), is_live=True).encode()
 
     def report_html(self, report: Report) -> str:
         """Return the page of ``report`` as one file, with its data inside."""
@@ -308,11 +312,13 @@ def policy() -> str:
     )
 
 
-def page_with(data: bytes) -> str:
-    """Return the page with ``data``, JSON, inside: it needs no server."""
+def page_with(data: bytes, *, is_live: bool = False) -> str:
+    """Return the page with ``data``, JSON, inside; unless live, it asks no server for more."""
     # Nothing in it can end the element, or begin a comment.
     text = data.decode().replace("<", "\\u003c")
     html = page_html().replace(_DATA, _DATA.replace("null", text, 1), 1)
+    if is_live:
+        return html
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
     return html.replace(_POLICY_META, meta, 1)
 

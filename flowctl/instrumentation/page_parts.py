@@ -40,6 +40,9 @@ CELL_S: Final = 1.0
 CELLS_MAX: Final = 300
 # Cells of all bolts together: what a page loads when it is opened stays below a quarter of a MB.
 CELLS_OF_ALL: Final = 120_000
+LATELY_CELLS: Final = 10  # how far back a stage is judged: moments differ
+# A stage with work for this share of the time has hardly any left: it sets the pace.
+STAGE_BUSY: Final = 0.8
 POINTS_MAX: Final = 240  # of a curve: more are closer together than pixels
 
 ROWS_ALL: Final = 100  # so many bolts have a row each
@@ -98,6 +101,13 @@ class Lanes:
     def number(self, bolt: BoltView) -> int:
         """Return the place of ``bolt`` in each column."""
         return self._numbers[bolt.name]
+
+    def busy(self, bolts: Sequence[BoltView]) -> float:
+        """Return the share of the last :data:`LATELY_CELLS` seconds in which ``bolts`` had work."""
+        numbers = [self._numbers[bolt.name] for bolt in bolts]
+        lately = [self._columns[-n - 1][1] for n in range(min(LATELY_CELLS, len(self._columns)))]
+        seen = [codes[number] for codes in lately for number in numbers if number < len(codes)]
+        return sum(code not in "id " for code in seen) / len(seen) if seen else 0.0
 
     def newest(self) -> tuple[int, str, str] | None:
         """Return the second, the conditions and the levels of the newest column."""
@@ -293,22 +303,34 @@ def warnings(snapshot: Snapshot) -> list[str]:
     return [printable(line) for line in (*found, *call_lines(snapshot.long_calls))]
 
 
-def stages(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return the stages of a topology in the order of their names; none for a job of one stage."""
+def stages(snapshot: Snapshot, lanes: Lanes) -> list[dict[str, Any]]:
+    """Return the stages of a topology, and how busy each was lately; none for a job of one stage.
+
+    The busiest one sets the pace: what waits for it is held back, those behind it have time.
+    """
     found: dict[str, list[BoltView]] = {}
     for bolt in snapshot.bolts:
         found.setdefault(_stage_of(bolt), []).append(bolt)
-    return [_stage(name, bolts) for name, bolts in found.items()] if len(found) > 1 else []
+    if len(found) < 2:
+        return []
+    busy = {name: lanes.busy(bolts) for name, bolts in found.items()}
+    most = max(busy.values())
+    return [
+        _stage(name, bolts, busy[name], sets_pace=busy[name] == most >= STAGE_BUSY)
+        for name, bolts in found.items()
+    ]
 
 
-def _stage(name: str, bolts: Sequence[BoltView]) -> dict[str, Any]:
+def _stage(name: str, bolts: Sequence[BoltView], busy: float, *, sets_pace: bool) -> dict[str, Any]:
     held, room = sum(bolt.in_flight for bolt in bolts), sum(bolt.window for bolt in bolts)
     return {
         "name": printable(name),
         "bolts": count(len(bolts)),
         "rate": rate(sum(bolt.records_per_s for bolt in bolts)),
         "held": f"{count(held)} of {count(room)}",
-        "full": min(1.0, held / room) if room else 0.0,
+        "busy": busy,
+        "text": percent(busy),
+        "sets_pace": sets_pace,
     }
 
 

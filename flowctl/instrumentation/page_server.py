@@ -110,9 +110,9 @@ class Feed:
 class Site:
     """What the handlers of one server share: the page, its feed, and who may read it."""
 
-    def __init__(self, feed: Feed, *, html: bytes, policy: str) -> None:
+    def __init__(self, feed: Feed, *, html: Callable[[], bytes], policy: str) -> None:
         self.feed = feed
-        self.html = html
+        self.html = html  # as it is when it is asked for
         self.policy = policy
         self.token = ""  # "": whoever is on the machine may read
 
@@ -247,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/":
             csp = f"{site.policy}; frame-ancestors 'self'"
             self._answer(
-                200, site.html, ("Content-Security-Policy", csp), kind="text/html; charset=utf-8"
+                200, site.html(), ("Content-Security-Policy", csp), kind="text/html; charset=utf-8"
             )
         elif path == "/state":
             self._answer(200, site.feed.newest() or b"null", kind="application/json")

@@ -205,11 +205,19 @@ def test_errors_are_counted_by_kind_with_an_example_and_the_command_for_the_lett
     assert len(happened) == 2, "the second rejection is of a kind that was told"
 
 
-def test_stages_say_which_one_pushes_back_and_a_job_of_one_stage_has_none() -> None:
+def test_stages_say_which_one_sets_the_pace_and_a_job_of_one_stage_has_none() -> None:
     full = msgspec.structs.replace(BOLT, name="sink.1", window=3, in_flight=3)
-    free = msgspec.structs.replace(BOLT, name="parse.1", window=8, in_flight=2)
-    stages = shown(msgspec.structs.replace(SNAPSHOT, bolts=(free, full)))["stages"]
-    assert [(stage["name"], stage["full"]) for stage in stages] == [("parse", 0.25), ("sink", 1.0)]
+    moments = [
+        msgspec.structs.replace(
+            SNAPSHOT,
+            elapsed_s=float(second),
+            bolts=(msgspec.structs.replace(BOLT, name="parse.1", in_flight=second % 2), full),
+        )
+        for second in range(20)
+    ]
+    stages = shown(*moments)["stages"]
+    told = [(stage["name"], stage["busy"], stage["sets_pace"]) for stage in stages]
+    assert told == [("parse", 0.5, False), ("sink", 1.0, True)]
     assert shown(SNAPSHOT)["stages"] == []
 
 
