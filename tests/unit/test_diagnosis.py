@@ -168,6 +168,13 @@ def test_of_a_whole_run_what_held_longest_is_told_and_not_what_was_last() -> Non
     assert run.diagnosis.of_run().limit is Limit.TARGET
 
 
+def test_of_a_run_of_less_than_a_second_nothing_is_said() -> None:
+    run = Watched()
+    run.go(0.75, waits=WaitReason.NOTHING, bolts=IDLE)
+    verdict = run.diagnosis.of_run()
+    assert (verdict.limit, verdict.shares.driver) == (Limit.STARTING, 0.0)
+
+
 def test_a_limit_of_a_moment_leaves_a_run_fine() -> None:
     run = Watched()
     run.go(60.0)
