@@ -12,7 +12,7 @@ import msgspec
 
 from flowctl.core.positions import show_records
 from flowctl.instrumentation.numbers import clock, count, counted, duration, percent
-from flowctl.instrumentation.slow_bolts import claim, is_ending, slow_bolts
+from flowctl.instrumentation.slow_bolts import claim, is_ending, slow_bolts, stages
 from flowctl.instrumentation.snapshot import (
     Limit,
     Shares,
@@ -104,6 +104,7 @@ class Diagnosis:
         self._verdict = Verdict()
         self._next: tuple[Limit, float] | None = None  # another limit, and since when it shows
         self._paused: dict[str, float] = {}  # by bolt, as last seen
+        self._stage_use: dict[str, float] = {}  # share of a stage's slots with a tuple, lately
         self._held_s: dict[Limit, float] = {}
         self._last_of: dict[Limit, Verdict] = {}
 
@@ -113,6 +114,7 @@ class Diagnosis:
         if not snapshot.tuples_emitted:  # Spark may have started for a minute until then
             self._past.clear()
         self._sums = _added(before, snapshot, self._paused)
+        self._watch_stages(snapshot, self._sums.at_s - before.at_s)
         self._paused = {bolt.name: bolt.paused_s for bolt in snapshot.bolts}
         if not self._past:
             self._first = self._sums
@@ -122,7 +124,11 @@ class Diagnosis:
             self._past.popleft()
         lately = self._sums.minus(self._past[0])
         shares, tuple_time = _shares(lately), _tuple_time(lately)
-        found = _find(snapshot, lately, shares, tuple_time)
+        found = (
+            _stopped(snapshot, lately.at_s, tuple_time)
+            or _one_stage(self._stage_use)
+            or _find(snapshot, lately, shares, tuple_time)
+        )
         self._held_s[self._verdict.limit] = (
             self._held_s.get(self._verdict.limit, 0.0) + now_s - before.at_s
         )
@@ -145,6 +151,14 @@ class Diagnosis:
                 self._verdict, shares=shares, tuple_time=tuple_time
             )
         return self._verdict
+
+    def _watch_stages(self, snapshot: Snapshot, passed_s: float) -> None:
+        gain = min(1.0, passed_s / RECENT_S)
+        for stage, bolts in stages(snapshot.bolts).items():
+            slots = sum(bolt.slots for bolt in bolts)
+            used = sum(min(bolt.in_flight, bolt.slots) for bolt in bolts) / slots
+            before = self._stage_use.setdefault(stage, used)
+            self._stage_use[stage] = before + gain * (used - before)
 
     def _settle(self, found: _Finding, now_s: float) -> None:
         """Turn to another limit if it has shown for long enough."""
@@ -276,8 +290,7 @@ def _shares(sums: _Sums) -> Shares:
 def _find(snapshot: Snapshot, sums: _Sums, shares: Shares, took: TupleTime) -> _Finding:
     """Return what holds the run up, the most certain first."""
     return (
-        _stopped(snapshot, sums.at_s, took)
-        or _refused(snapshot, sums, shares)
+        _refused(snapshot, sums, shares)
         or _not_sent(snapshot, sums, shares)
         or _at_bolts(snapshot, sums, shares, took)
         or _fine(snapshot, shares)
@@ -308,6 +321,23 @@ def _stopped(snapshot: Snapshot, span_s: float, took: TupleTime) -> _Finding | N
         remedy = "Give the call a time-out, in the client or with call.timeout_s."
         return _Finding(Limit.CALL_HANGS, "a call hangs", why, remedy, (call.bolt,))
     return None
+
+
+def _one_stage(use: Mapping[str, float]) -> _Finding | None:
+    """Return that one stage of several has all the work."""
+    if len(use) < 2:
+        return None
+    busiest = max(use, key=use.__getitem__)
+    others = [share for stage, share in use.items() if stage != busiest]
+    if use[busiest] < _BUSY or max(others) >= _MOSTLY:
+        return None
+    return _Finding(
+        Limit.ONE_STAGE, f"the stage {busiest} is the limit",
+        f"its bolts are busy {percent(use[busiest])} of their time, those of others"
+        f" {percent(max(others))} at most",
+        "Give this stage more bolts, and others fewer.",
+        (busiest,),
+    )  # fmt: skip
 
 
 def _refused(snapshot: Snapshot, sums: _Sums, shares: Shares) -> _Finding | None:

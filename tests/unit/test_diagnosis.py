@@ -131,6 +131,17 @@ def test_each_limit_has_its_sign(changes: dict[str, Any], limit: Limit) -> None:
     assert bool(verdict.remedy) is not verdict.is_fine
 
 
+@pytest.mark.parametrize(("in_flight", "limit"), [(0, Limit.ONE_STAGE), (2, Limit.NOTHING)])
+def test_a_stage_that_is_busy_while_others_are_not_is_the_limit(
+    in_flight: int, limit: Limit
+) -> None:
+    parse = msgspec.structs.replace(BOLT, name="parse.1", in_flight=in_flight)
+    store = msgspec.structs.replace(BOLT, name="store.1")
+    verdict = Watched().go(12.0, bolts=(parse, store))
+    assert verdict.limit is limit
+    assert verdict.names == (("store",) if limit is Limit.ONE_STAGE else ())
+
+
 def test_the_sentence_names_numbers_and_says_since_when() -> None:
     verdict = Watched().go(12.0, sink_cap=4, sink_cap_keeps=0.96)
     assert verdict.said("10:32:07") == (
