@@ -48,6 +48,9 @@ _PAUSES: Final = 0.08
 # A call of so many times the mean is no outlier of Pareto's law; see core/verdict.py.
 _HANGS: Final = 30.0
 _USED: Final = 0.8  # of a learned limit, on average: calls come and go
+# Words are kept anew when a limit has held so many times longer: well after its beginning, and not
+# at its end.
+_KEPT_TIMES: Final = 1.5
 # A limit for less of a run than this is a passing one: the run as a whole was fine.
 _WORTH: Final = 0.25
 # The snapshot does not say since when bolts are missing: this is longer than a restart.
@@ -106,7 +109,8 @@ class Diagnosis:
         self._paused: dict[str, float] = {}  # by bolt, as last seen
         self._stage_use: dict[str, float] = {}  # share of a stage's slots with a tuple, lately
         self._held_s: dict[Limit, float] = {}
-        self._last_of: dict[Limit, Verdict] = {}
+        # By limit: words for the report, and how long it had held when they were true.
+        self._of_run: dict[Limit, tuple[float, Verdict]] = {}
 
     def update(self, snapshot: Snapshot) -> Verdict:
         """Take the next snapshot and return the verdict on the last few seconds."""
@@ -145,12 +149,19 @@ class Diagnosis:
                 tuple_time=tuple_time,
                 names=found.names,
             )
-            self._last_of[found.limit] = self._verdict
+            self._keep_for_run(self._verdict)
         else:
             self._verdict = msgspec.structs.replace(
                 self._verdict, shares=shares, tuple_time=tuple_time
             )
         return self._verdict
+
+    def _keep_for_run(self, verdict: Verdict) -> None:
+        """Keep the words for the report; not the last ones, when the limit was about to go."""
+        held_s = self._held_s.get(verdict.limit, 0.0)
+        kept_s, _ = self._of_run.get(verdict.limit, (0.0, None))
+        if held_s >= _KEPT_TIMES * kept_s:
+            self._of_run[verdict.limit] = held_s, verdict
 
     def _watch_stages(self, snapshot: Snapshot, passed_s: float) -> None:
         gain = min(1.0, passed_s / RECENT_S)
@@ -184,7 +195,7 @@ class Diagnosis:
         """Return the verdict on the run as a whole: the limit that held longest, or that there was
         none for most of the time.
         """
-        held = {limit: s for limit, s in self._held_s.items() if limit in self._last_of}
+        held = {limit: s for limit, s in self._held_s.items() if limit in self._of_run}
         passing = (Limit.STARTING, Limit.LAST_TUPLES)
         lasting = {limit: s for limit, s in held.items() if limit not in passing} or held
         if not lasting:
@@ -195,7 +206,7 @@ class Diagnosis:
         worst = max(lasting, key=lasting.__getitem__, default=Limit.NOTHING)
         if lasting.get(worst, 0.0) < _WORTH * (all_well_s + sum(lasting.values())):
             worst = Limit.NOTHING
-        told = self._last_of[worst]
+        _, told = self._of_run[worst]
         all_s = self._sums.minus(self._first)
         return msgspec.structs.replace(told, shares=_shares(all_s), tuple_time=_tuple_time(all_s))
 
