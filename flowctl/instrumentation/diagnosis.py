@@ -12,7 +12,7 @@ import msgspec
 
 from flowctl.core.positions import show_records
 from flowctl.instrumentation.numbers import clock, count, counted, duration, percent
-from flowctl.instrumentation.slow_bolts import claim, is_ending, slow_bolts
+from flowctl.instrumentation.slow_bolts import claim, is_ending, slow_bolts, stages
 from flowctl.instrumentation.snapshot import (
     Limit,
     Shares,
@@ -48,6 +48,9 @@ _PAUSES: Final = 0.08
 # A call of so many times the mean is no outlier of Pareto's law; see core/verdict.py.
 _HANGS: Final = 30.0
 _USED: Final = 0.8  # of a learned limit, on average: calls come and go
+# Words are kept anew when a limit has held so many times longer: well after its beginning, and not
+# at its end.
+_KEPT_TIMES: Final = 1.5
 # A limit for less of a run than this is a passing one: the run as a whole was fine.
 _WORTH: Final = 0.25
 # The snapshot does not say since when bolts are missing: this is longer than a restart.
@@ -104,8 +107,10 @@ class Diagnosis:
         self._verdict = Verdict()
         self._next: tuple[Limit, float] | None = None  # another limit, and since when it shows
         self._paused: dict[str, float] = {}  # by bolt, as last seen
+        self._stage_use: dict[str, float] = {}  # share of a stage's slots with a tuple, lately
         self._held_s: dict[Limit, float] = {}
-        self._last_of: dict[Limit, Verdict] = {}
+        # By limit: words for the report, and how long it had held when they were true.
+        self._of_run: dict[Limit, tuple[float, Verdict]] = {}
 
     def update(self, snapshot: Snapshot) -> Verdict:
         """Take the next snapshot and return the verdict on the last few seconds."""
@@ -113,6 +118,7 @@ class Diagnosis:
         if not snapshot.tuples_emitted:  # Spark may have started for a minute until then
             self._past.clear()
         self._sums = _added(before, snapshot, self._paused)
+        self._watch_stages(snapshot, self._sums.at_s - before.at_s)
         self._paused = {bolt.name: bolt.paused_s for bolt in snapshot.bolts}
         if not self._past:
             self._first = self._sums
@@ -122,7 +128,11 @@ class Diagnosis:
             self._past.popleft()
         lately = self._sums.minus(self._past[0])
         shares, tuple_time = _shares(lately), _tuple_time(lately)
-        found = _find(snapshot, lately, shares, tuple_time)
+        found = (
+            _stopped(snapshot, lately.at_s, tuple_time)
+            or _one_stage(self._stage_use)
+            or _find(snapshot, lately, shares, tuple_time)
+        )
         self._held_s[self._verdict.limit] = (
             self._held_s.get(self._verdict.limit, 0.0) + now_s - before.at_s
         )
@@ -139,12 +149,27 @@ class Diagnosis:
                 tuple_time=tuple_time,
                 names=found.names,
             )
-            self._last_of[found.limit] = self._verdict
+            self._keep_for_run(self._verdict)
         else:
             self._verdict = msgspec.structs.replace(
                 self._verdict, shares=shares, tuple_time=tuple_time
             )
         return self._verdict
+
+    def _keep_for_run(self, verdict: Verdict) -> None:
+        """Keep the words for the report; not the last ones, when the limit was about to go."""
+        held_s = self._held_s.get(verdict.limit, 0.0)
+        kept_s, _ = self._of_run.get(verdict.limit, (0.0, None))
+        if held_s >= _KEPT_TIMES * kept_s:
+            self._of_run[verdict.limit] = held_s, verdict
+
+    def _watch_stages(self, snapshot: Snapshot, passed_s: float) -> None:
+        gain = min(1.0, passed_s / RECENT_S)
+        for stage, bolts in stages(snapshot.bolts).items():
+            slots = sum(bolt.slots for bolt in bolts)
+            used = sum(min(bolt.in_flight, bolt.slots) for bolt in bolts) / slots
+            before = self._stage_use.setdefault(stage, used)
+            self._stage_use[stage] = before + gain * (used - before)
 
     def _settle(self, found: _Finding, now_s: float) -> None:
         """Turn to another limit if it has shown for long enough."""
@@ -170,16 +195,18 @@ class Diagnosis:
         """Return the verdict on the run as a whole: the limit that held longest, or that there was
         none for most of the time.
         """
-        held = {limit: s for limit, s in self._held_s.items() if limit in self._last_of}
+        held = {limit: s for limit, s in self._held_s.items() if limit in self._of_run}
         passing = (Limit.STARTING, Limit.LAST_TUPLES)
         lasting = {limit: s for limit, s in held.items() if limit not in passing} or held
         if not lasting:
             return self._verdict
+        if self._sums.at_s - self._first.at_s < _LEAST_S:
+            return Verdict(headline="it was over too soon to say")
         all_well_s = lasting.pop(Limit.NOTHING, 0.0)
         worst = max(lasting, key=lasting.__getitem__, default=Limit.NOTHING)
         if lasting.get(worst, 0.0) < _WORTH * (all_well_s + sum(lasting.values())):
             worst = Limit.NOTHING
-        told = self._last_of[worst]
+        _, told = self._of_run[worst]
         all_s = self._sums.minus(self._first)
         return msgspec.structs.replace(told, shares=_shares(all_s), tuple_time=_tuple_time(all_s))
 
@@ -274,8 +301,7 @@ def _shares(sums: _Sums) -> Shares:
 def _find(snapshot: Snapshot, sums: _Sums, shares: Shares, took: TupleTime) -> _Finding:
     """Return what holds the run up, the most certain first."""
     return (
-        _stopped(snapshot, sums.at_s, took)
-        or _refused(snapshot, sums, shares)
+        _refused(snapshot, sums, shares)
         or _not_sent(snapshot, sums, shares)
         or _at_bolts(snapshot, sums, shares, took)
         or _fine(snapshot, shares)
@@ -306,6 +332,23 @@ def _stopped(snapshot: Snapshot, span_s: float, took: TupleTime) -> _Finding | N
         remedy = "Give the call a time-out, in the client or with call.timeout_s."
         return _Finding(Limit.CALL_HANGS, "a call hangs", why, remedy, (call.bolt,))
     return None
+
+
+def _one_stage(use: Mapping[str, float]) -> _Finding | None:
+    """Return that one stage of several has all the work."""
+    if len(use) < 2:
+        return None
+    busiest = max(use, key=use.__getitem__)
+    others = [share for stage, share in use.items() if stage != busiest]
+    if use[busiest] < _BUSY or max(others) >= _MOSTLY:
+        return None
+    return _Finding(
+        Limit.ONE_STAGE, f"the stage {busiest} is the limit",
+        f"its bolts are busy {percent(use[busiest])} of their time, those of others"
+        f" {percent(max(others))} at most",
+        "Give this stage more bolts, and others fewer.",
+        (busiest,),
+    )  # fmt: skip
 
 
 def _refused(snapshot: Snapshot, sums: _Sums, shares: Shares) -> _Finding | None:

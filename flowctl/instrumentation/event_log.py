@@ -2,7 +2,7 @@
 
 The events are those of :mod:`flowctl.instrumentation.event_text` and
 :mod:`flowctl.instrumentation.run_events`, with the same names and fields.  Each line also has
-``event``, ``at`` (wall clock, ISO 8601 in UTC) and ``run``, which is the number of the job's run.
+``event``, ``time`` (wall clock, ISO 8601 in UTC) and ``run``, which is the number of the job's run.
 ``flowctl explain`` needs nothing else.
 """
 

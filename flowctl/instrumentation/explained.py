@@ -86,14 +86,14 @@ class LoggedRun(NamedTuple):
 
 def time_of(line: Line) -> datetime:
     """Return when a line was written, in local time."""
-    return datetime.fromisoformat(line["at"]).astimezone()
+    return datetime.fromisoformat(line["time"]).astimezone()
 
 
 def runs_of(lines: Iterable[Line]) -> list[LoggedRun]:
     """Return the runs of a log, oldest first; two drivers may have written at once."""
     runs: dict[object, list[Line]] = {}
     for line in lines:
-        if "at" in line:
+        if "time" in line:
             runs.setdefault(line.get("run"), []).append(line)
     return [LoggedRun(tuple(run)) for run in runs.values()]
 

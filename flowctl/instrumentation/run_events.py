@@ -213,7 +213,7 @@ class RunEvents:
         if log is None:
             return
         had_problem = bool(log.problem)
-        log.write(event, {"job": self._job, "at": self._at(), **fields})
+        log.write(event, {"job": self._job, "time": self._at(), **fields})
         if log.problem and not had_problem:
             self._logger.log(logging.WARNING, "event_log_lost", error=log.problem)
 

@@ -116,6 +116,7 @@ class Limit(StrEnum):
     TARGET_REFUSES = "target_refuses"  # it refuses calls, or calls wait for its rate
     TARGET_DOWN = "target_down"  # (nearly) nothing succeeds
     ONE_BOLT = "one_bolt"  # one or a few bolts are much slower than the others
+    ONE_STAGE = "one_stage"  # of a topology: its bolts are busy, those of others are not
     TOO_FEW_BOLTS = "too_few_bolts"  # bolts are missing, or all are busy and more would help
     PAUSES = "pauses"  # the bolts' processes stand still now and then
     CALL_HANGS = "call_hangs"  # a call takes many times longer than others

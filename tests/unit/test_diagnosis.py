@@ -131,6 +131,17 @@ def test_each_limit_has_its_sign(changes: dict[str, Any], limit: Limit) -> None:
     assert bool(verdict.remedy) is not verdict.is_fine
 
 
+@pytest.mark.parametrize(("in_flight", "limit"), [(0, Limit.ONE_STAGE), (2, Limit.NOTHING)])
+def test_a_stage_that_is_busy_while_others_are_not_is_the_limit(
+    in_flight: int, limit: Limit
+) -> None:
+    parse = msgspec.structs.replace(BOLT, name="parse.1", in_flight=in_flight)
+    store = msgspec.structs.replace(BOLT, name="store.1")
+    verdict = Watched().go(12.0, bolts=(parse, store))
+    assert verdict.limit is limit
+    assert verdict.names == (("store",) if limit is Limit.ONE_STAGE else ())
+
+
 def test_the_sentence_names_numbers_and_says_since_when() -> None:
     verdict = Watched().go(12.0, sink_cap=4, sink_cap_keeps=0.96)
     assert verdict.said("10:32:07") == (
@@ -166,6 +177,13 @@ def test_of_a_whole_run_what_held_longest_is_told_and_not_what_was_last() -> Non
     run.go(10.0)
     run.go(4.0, waits=WaitReason.LAST_TUPLES, phase="draining", records_buffered=0)
     assert run.diagnosis.of_run().limit is Limit.TARGET
+
+
+def test_of_a_run_of_less_than_a_second_nothing_is_said() -> None:
+    run = Watched()
+    run.go(0.75, waits=WaitReason.NOTHING, bolts=IDLE)
+    verdict = run.diagnosis.of_run()
+    assert (verdict.limit, verdict.shares.driver) == (Limit.STARTING, 0.0)
 
 
 def test_a_limit_of_a_moment_leaves_a_run_fine() -> None:

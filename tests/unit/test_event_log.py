@@ -137,6 +137,7 @@ def test_a_decision_is_read_with_all_its_inputs(event: ev.FlowEvent, tmp_path: P
     Told(path).go(SNAPSHOT, event)
     [found] = [e for line in read_lines(str(path)) if (e := event_of(line)) is not None]
     assert found == event
+    assert "what was decided" in explain(path)
 
 
 def test_a_run_that_was_killed_is_explained_with_what_is_to_be_done_again(tmp_path: Path) -> None:
