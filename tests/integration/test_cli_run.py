@@ -319,9 +319,7 @@ def test_a_page_is_served_while_the_run_lasts_and_written_as_its_report(place: P
         command(*arguments), cwd=place, env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        [url] = next(
-            found for line in process.stderr if (found := re.findall(r"page at (\S+)", line))
-        )
+        url = next(line.split()[-1] for line in process.stderr if line.startswith("page at "))
         with urllib.request.urlopen(f"{url}events", timeout=60) as events:
             said = [json.loads(line[6:]) for line in events if line.startswith(b"data: ")]
         process.stderr.read()
