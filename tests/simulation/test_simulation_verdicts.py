@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from flowctl.cli.explain import explain
-from flowctl.instrumentation.explained import WIDTH
+from flowctl.config import Settings
+from flowctl.instrumentation.event_log import read_lines
+from flowctl.instrumentation.explained import WIDTH, runs_of
 from flowctl.instrumentation.snapshot import Limit
 from flowctl_lab.simulation.scenario import Bursts, Pauses, Scenario, Sink, Slow
-from tests.explained_runs import WatchedSimulation
+from tests.explained_runs import BEGAN, WatchedSimulation
 
 
 class FewBolts:
@@ -75,3 +78,49 @@ def test_the_log_alone_says_what_the_limit_was(limit: Limit, logs: dict[Limit, P
         assert words in verdict
     assert max(map(len, lines)) <= WIDTH
     assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("limit", "event", "inputs"),
+    [
+        (Limit.SOURCE, "window_changed", ("before", "after", "service_s", "path_s")),
+        (Limit.TARGET, "sink_cap_changed", ("reason", "goodput", "best")),
+        (Limit.PAUSES, "tuple_moved", ("moved_from", "bolt", "sent_before_s")),
+        (Limit.PAUSES, "tuple_expired", ("bolt", "rto_s")),
+        (Limit.NOTHING, "intake_paused", ("reason", "records")),
+    ],
+)
+def test_each_decision_is_there_with_the_numbers_that_decided(
+    limit: Limit, event: str, inputs: tuple[str, ...], logs: dict[Limit, Path]
+) -> None:
+    lines = [line for line in read_lines(str(logs[limit])) if line["event"] == event]
+    assert lines
+    for name in inputs:
+        assert any(line[name] for line in lines), name
+
+
+def test_a_bolt_is_suspected_after_a_silence_that_is_told(logs: dict[Limit, Path]) -> None:
+    silent_s = [
+        line["silent_s"]
+        for line in read_lines(str(logs[Limit.PAUSES]))
+        if line["event"] == "state_changed" and line["reason"] == "no heartbeat"
+    ]
+    assert silent_s
+    assert min(silent_s) >= Settings().timeout.silence_s
+
+
+def test_at_a_time_it_says_what_held_then(logs: dict[Limit, Path]) -> None:
+    """A call hangs from 2 s on; calls of 30 s are told."""
+    for after_s, words in ((20, "one bolt is slow"), (55, "a call hangs")):
+        at = (BEGAN + timedelta(seconds=after_s)).astimezone().isoformat()
+        shown = CliRunner().invoke(explain, [str(logs[Limit.CALL_HANGS]), "--at", at])
+        assert shown.output.splitlines()[1].strip().startswith(words)
+
+
+def test_the_shares_add_up_in_each_line_of_the_log(logs: dict[Limit, Path]) -> None:
+    for path in logs.values():
+        [run] = runs_of(read_lines(str(path)))
+        told = [line["verdict"]["shares"] for line in run.lines if line["event"] == "progress"]
+        assert told
+        for shares in told:
+            assert sum(shares.values()) == pytest.approx(1.0)
