@@ -51,8 +51,6 @@ from flowctl.instrumentation.text import printable
 from flowctl.instrumentation.views import Beside, Page
 
 KINDS_SHOWN: Final = 8  # kinds of errors: a screenful
-
-
 HAPPENED_MAX: Final = 40  # lines of what happened: some screenfuls
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -87,7 +85,7 @@ class PageState:
     def update(self, snapshot: Snapshot) -> None:
         """Show ``snapshot``."""
         for event, more in self._repeats.due():
-            self._note(repeated(event, more))
+            self.note(repeated(event, more))
         self._elapsed_s = snapshot.elapsed_s
         slow = slow_bolts(snapshot)
         with self._lock:
@@ -119,16 +117,16 @@ class PageState:
             where = sentence(event) or event.reason
             self._failed.add(event.reason, 1, example=where)
         if self._repeats.is_news(event) and not is_routine(event) and (text := sentence(event)):
-            self._note(text)
+            self.note(text)
 
     def note(self, text: str) -> None:
         """Note a line for the user."""
-        self._note(text)
+        self._happened.append((as_clock(self._elapsed_s), printable(text)))
 
     def stop(self, report: Report) -> None:
         """Show how the run ended."""
         for event, more in self._repeats.due(is_end=True):
-            self._note(repeated(event, more))
+            self.note(repeated(event, more))
         self._letters = report.dead_letters_hint or self._letters
         lines = [printable(line) for line in summary.lines(report)]
         told: dict[str, Any] = {
@@ -147,7 +145,8 @@ class PageState:
         if report.outcome == "finished":
             told["progress"] = 1.0
         if "checkpoint" in self._said:
-            told["checkpoint"] = {**self._said["checkpoint"], "kill": lines[-1], "saved": ""}
+            saved = next(line for line in lines if line.startswith("checkpoint "))
+            told["checkpoint"] = {**self._said["checkpoint"], "kill": saved, "saved": ""}
         self._say(told)
 
     def whole(self) -> bytes:
@@ -164,9 +163,6 @@ class PageState:
             column, points = self._lanes.newest(), self._curve.points()
             columns = [] if column is None else [column]
             self.newest = _encode({**self._said, "columns": columns, "curve": points})
-
-    def _note(self, text: str) -> None:
-        self._happened.append((as_clock(self._elapsed_s), printable(text)))
 
     def _bolts(self, snapshot: Snapshot, slow: Mapping[str, SlowBolt]) -> dict[str, Any]:
         codes = {bolt.name: code_of(bolt, slow) for bolt in snapshot.bolts}
@@ -257,9 +253,15 @@ class PageView(Beside):
         super().message(text)
 
     def stop(self, report: Report) -> None:
+        try:
+            super().stop(report)
+        finally:
+            self.end(report)
+
+    def end(self, report: Report) -> None:
+        """Show how the run ended, or that it did not begin, and make way for the next page."""
         self._state.stop(report)
         self._publish()
-        super().stop(report)
         if self._server is not None:
             self._server.leave()
 
@@ -271,9 +273,8 @@ class PageView(Beside):
         # With its first state inside: it is there at once, before the events are.
         return page_with(self._state.whole(), is_live=True).encode()
 
-    def report_html(self, report: Report) -> str:
-        """Return the page of ``report`` as one file, with its data inside."""
-        self._state.stop(report)  # also of a run that did not begin
+    def html(self) -> str:
+        """Return the page as one file, with its data inside."""
         return page_with(self._state.whole())
 
 

@@ -102,6 +102,8 @@ class Launch:
             if self._run is None:
                 no_run = report_of_no_run(self._plan.job, error)
                 no_run = RunEvents(self._plan.job, self._plan.settings).finished(no_run)
+                if self._page is not None:
+                    self._page.end(no_run)
                 self._tell(self._write(no_run))
             raise
         unwritten = self._write(ending.report)
@@ -170,7 +172,7 @@ class Launch:
 
     def _written(self, report: Report) -> str:
         if self._page is not None and _is_page(self._report_path):
-            return self._page.report_html(report)
+            return self._page.html()
         # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it keeps
         # non-ASCII characters (C1, bidi controls), which a terminal that shows the file would obey.
         told = msgspec.to_builtins(report)

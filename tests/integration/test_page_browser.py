@@ -113,7 +113,8 @@ def test_names_with_markup_are_shown_as_they_are_and_a_report_asks_for_nothing(
     view = PageView(BaseView(), PageState(clock=ManualClock(), resume=HOSTILE))
     fill(view)
     page = tmp_path / "run.html"
-    page.write_text(view.report_html(REPORT))
+    view.stop(REPORT)
+    page.write_text(view.html())
     dom = look(page)
     assert {urlsplit(url).scheme for url in asked_by_a_page(tmp_path)} <= {"file", "data"}
     title = re.search(r"<title>(.*?)</title>", dom)
@@ -130,7 +131,7 @@ def test_nothing_is_wider_than_the_window(tmp_path: Path, width: int) -> None:
     # The page says how wide it is: with its own policy it would not run what is not its own.
     told = "<script>addEventListener('load', () => document.body.dataset.wide ="
     told += " document.documentElement.scrollWidth)</script>"
-    text = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", view.report_html(REPORT))
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", view.html())
     page.write_text(text.replace("</body>", f"{told}</body>"))
     wide = re.search(r'data-wide="(\d+)"', look(page, width=width))
     assert wide is not None and int(wide[1]) <= width

@@ -13,11 +13,11 @@ import pytest
 
 from flowctl import Page
 from flowctl.bolts.local import LocalBolts
-from flowctl.errors import ConfigError
+from flowctl.errors import CheckpointUnavailableError, ConfigError
 from flowctl.instrumentation.page_server import CONNECTIONS_MAX, Feed, PageServer, Site
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.testing.stores import MemoryCheckpointStore
-from tests.runtime_parts import ListProducer, Witness
+from tests.runtime_parts import FailingStore, ListProducer, Witness
 
 
 class Served:
@@ -250,3 +250,21 @@ def test_a_page_at_a_port_that_is_taken_is_refused_before_anything_is_done(page:
             view=Page(port=page.server.port, beside="quiet")
         )
     assert not done
+
+
+def test_a_run_that_did_not_begin_shows_why_and_leaves_its_port_to_the_next_try() -> None:
+    class Away(FailingStore):
+        def acquire(self, job: str) -> int:
+            raise CheckpointUnavailableError("nobody answers.", remedy="Start it.")
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    spout = spout_of(LocalBolts(lambda batch: None, count=1))
+    spout.checkpoint = Away()
+    for _ in range(2):
+        with pytest.raises(CheckpointUnavailableError):
+            spout.run(view=Page(port=port, beside="quiet"))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/state")
+        said = json.loads(connection.getresponse().read())
+        assert said["phase"] == "failed" and "nobody answers" in said["verdict"]["remedy"]
