@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from flowctl.core.pacing.figures import TargetView
 from flowctl.core.positions import show
 from flowctl.instrumentation import summary
-from flowctl.instrumentation.call_lines import call_lines, dear_call
+from flowctl.instrumentation.call_lines import call_lines, dear_call, target_facts
 from flowctl.instrumentation.explained import SHARE_MIN, SPENT
 from flowctl.instrumentation.live import bar_parts
 from flowctl.instrumentation.numbers import clock as as_clock
@@ -32,7 +32,7 @@ from flowctl.instrumentation.snapshot import (
     Shares,
     Snapshot,
 )
-from flowctl.instrumentation.text import printable
+from flowctl.instrumentation.text import printable, shown_command
 
 # A cell of a lane is a second: most tuples end within one.
 CELL_S: Final = 1.0
@@ -63,6 +63,7 @@ _CODES: Final = {"down": "d", "busy": "b", "refused": "r", "slow": "s", "normal"
 _LEVELS: Final = "0123456789"
 _TOP: Final = len(_LEVELS) - 1
 
+_SHOW_TARGET: Final = ["flowctl", "targets", "show"]
 # What nobody but a person can end; whatever else limits a run, the run goes on.
 _ALARMS: Final = (Limit.TARGET_DOWN, Limit.CALL_HANGS, Limit.STORE)
 
@@ -362,22 +363,14 @@ def target(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _limit(paced: TargetView) -> dict[str, Any]:
-    why = paced.reason
-    if paced.alone:
-        why += f"; learned by {counted(paced.alone, 'process')} alone".replace(
-            "processs", "processes"
-        )
+    told = [*target_facts(paced), f"{paced.calls_per_s:.1f} calls/s"]
+    if not paced.alone:  # what others use is in the store
+        told.append("of all jobs: " + shown_command([*_SHOW_TARGET, paced.target]))
     return {
         "name": printable(paced.target),
         "limit": paced.limit,
         "used": paced.used,
-        "facts": [
-            f"limit {paced.limit} ({printable(why)})",
-            f"used {paced.used:.1f} by this job",
-            f"{paced.calls_per_s:.1f} calls/s",
-            f"{percent(paced.refused_share, digits=1)} refused",
-            f"waited {as_clock(paced.waited_s)} so far",
-        ],
+        "facts": [printable(fact) for fact in told],
     }
 
 

@@ -14,6 +14,7 @@ import pytest
 from flowctl import Page
 from flowctl.bolts.local import LocalBolts
 from flowctl.core import events as ev
+from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import AckedRange
 from flowctl.errors import CheckpointUnavailableError, ConfigError
 from flowctl.instrumentation.explained import SHARE_MIN, SPENT
@@ -203,6 +204,24 @@ def test_errors_are_counted_by_kind_with_an_example_and_the_command_for_the_lett
     assert (errors["lost"], errors["letters"]) == ("2 records rejected", "flowctl dlq show job")
     happened = [text for _, text in json.loads(state.newest)["happened"]]
     assert len(happened) == 2, "the second rejection is of a kind that was told"
+
+
+def test_a_target_tells_its_limit_what_this_job_uses_and_who_tells_of_the_others() -> None:
+    paced = TargetView(
+        target="pg main", limit=8, reason="learned", used=7.6, calls_per_s=390.0,
+        refused_share=0.021, waited_s=61.0,
+    )  # fmt: skip
+    alone = msgspec.structs.replace(paced, target="api", alone=2)
+    told = shown(msgspec.structs.replace(SNAPSHOT, targets=(paced, alone), sink_cap=4))["target"]
+    assert [(limit["name"], limit["limit"], limit["used"]) for limit in told["limits"]] == [
+        ("the target of all bolts", 4, 3), ("pg main", 8, 7.6), ("api", 8, 7.6)
+    ]  # fmt: skip
+    assert told["limits"][1]["facts"] == [
+        "limit 8 (learned)", "used 7.6", "2.1 % refused", "waited 1:01", "390.0 calls/s",
+        "of all jobs: flowctl targets show 'pg main'",
+    ]  # fmt: skip
+    assert told["limits"][2]["facts"][0] == "limit 8 (learned; 2 processes learn alone)"
+    assert "no limit is known" in shown(SNAPSHOT)["target"]["facts"][-1]
 
 
 def test_stages_say_which_one_sets_the_pace_and_a_job_of_one_stage_has_none() -> None:
