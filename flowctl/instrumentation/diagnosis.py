@@ -47,6 +47,8 @@ _REFUSED: Final = 0.02
 _PAUSES: Final = 0.08
 # A call of so many times the mean is no outlier of Pareto's law; see core/verdict.py.
 _HANGS: Final = 30.0
+# From so many acks of each slot on, what they took shows how long slots worked.
+_ACKS_PER_SLOT: Final = 4
 _USED: Final = 0.8  # of a learned limit, on average: calls come and go
 # Words are kept anew when a limit has held so many times longer: well after its beginning, and not
 # at its end.
@@ -71,6 +73,7 @@ class _Sums(NamedTuple):
     no_input_s: float = 0.0
     last_tuples_s: float = 0.0
     acked: float = 0.0
+    by_value: float = 0.0  # of these, tuples whose times are those of their acks
     refused: float = 0.0
     paced_s: float = 0.0  # calls that waited for a paced target
     # Of the acks that are measured.
@@ -243,6 +246,8 @@ def _added(sums: _Sums, snapshot: Snapshot, paused: Mapping[str, float]) -> _Sum
         no_input_s=waits.no_input_s,
         last_tuples_s=waits.last_tuples_s,
         acked=snapshot.tuples_acked,
+        # Of a range the times are those of its reports.
+        by_value=0 if snapshot.batches_begun else snapshot.tuples_acked,
         refused=snapshot.calls_refused,
         paced_s=sum(target.waited_s for target in snapshot.targets),
         acks=sum(times.service.counts),
@@ -274,6 +279,9 @@ def _shares(sums: _Sums) -> Shares:
     # Little's law: of the tuples in flight, that part is in process which it is of their time.
     in_process = sums.service_s / sums.rtt_s if sums.acks and sums.rtt_s > 0 else 1.0
     work = min(held, in_process * sums.flight_s / total_s)
+    if sums.acks and sums.by_value >= _ACKS_PER_SLOT * total_s / span_s:
+        # And no more than was acked; else those that pile up on their way would count as work.
+        work = min(work, sums.by_value * sums.service_s / sums.acks / total_s)
     pauses = min(held, sums.paused_s / total_s)
     work = max(0.0, min(work - pauses, held - pauses))
     path = held - pauses - work
