@@ -18,6 +18,7 @@ from tests.benchmarks import (
     outage,
     pacing,
     pacing_spark,
+    page_bench,
     partitions,
     range_driver,
     range_link,
@@ -38,6 +39,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "flow-sink": flow_sink_bench.main,
     "law": law.main,
     "metrics": metrics_bench.main,
+    "page": page_bench.main,
     "pacing": pacing.main,
     "pacing-spark": pacing_spark.main,
     "partitions": partitions.main,
@@ -62,7 +64,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|flow-sink ...|law ...|metrics ...|pacing ...|pacing-spark ...|partitions ..."
+        "|crowd ...|flow-sink ...|law ...|metrics ...|page ...|pacing ...|pacing-spark ..."
+        "|partitions ..."
         "|range-driver ...|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ..."
         "|streaming ...",
     )
