@@ -117,6 +117,8 @@ class Diagnosis:
 
     def update(self, snapshot: Snapshot) -> Verdict:
         """Take the next snapshot and return the verdict on the last few seconds."""
+        if snapshot.phase == "stopping":  # bolts leave: that is no pause, and nothing to be judged
+            return self._verdict
         now_s, before = snapshot.elapsed_s, self._sums
         if not snapshot.tuples_emitted:  # Spark may have started for a minute until then
             self._past.clear()
