@@ -491,7 +491,7 @@ def _bolts_missing(snapshot: Snapshot, shares: Shares) -> _Finding | None:
         return _Finding(
             Limit.TOO_FEW_BOLTS, "all bolts are busy",
             f"{counted(up, 'bolt')} work {works}, and there is room for more",
-            "Start more bolts, or give them more slots.",
+            "Start more bolts, or give them more slots, if the target takes more calls at once.",
         )  # fmt: skip
     return None
 
