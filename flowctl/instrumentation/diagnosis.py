@@ -117,6 +117,8 @@ class Diagnosis:
 
     def update(self, snapshot: Snapshot) -> Verdict:
         """Take the next snapshot and return the verdict on the last few seconds."""
+        if snapshot.phase == "stopping":  # bolts leave: that is no pause, and nothing to be judged
+            return self._verdict
         now_s, before = snapshot.elapsed_s, self._sums
         if not snapshot.tuples_emitted:  # Spark may have started for a minute until then
             self._past.clear()
@@ -489,7 +491,7 @@ def _bolts_missing(snapshot: Snapshot, shares: Shares) -> _Finding | None:
         return _Finding(
             Limit.TOO_FEW_BOLTS, "all bolts are busy",
             f"{counted(up, 'bolt')} work {works}, and there is room for more",
-            "Start more bolts, or give them more slots.",
+            "Start more bolts, or give them more slots, if the target takes more calls at once.",
         )  # fmt: skip
     return None
 

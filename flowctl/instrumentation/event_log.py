@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from flowctl import disk
@@ -118,7 +119,9 @@ class EventLog:
 def place_of(store: object, job: str) -> str:
     """Return the log's file beside the checkpoint of ``job``; "" where ``store`` has no files."""
     directory = getattr(store, "directory", None)
-    return "" if directory is None else os.path.join(directory, disk.file_name(job, SUFFIX))
+    if not isinstance(directory, Path):  # of FileCheckpointStore
+        return ""
+    return str(directory / disk.file_name(job, SUFFIX))
 
 
 def read_lines(path: str) -> Iterator[dict[str, Any]]:

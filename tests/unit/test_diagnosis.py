@@ -179,6 +179,14 @@ def test_of_a_whole_run_what_held_longest_is_told_and_not_what_was_last() -> Non
     assert run.diagnosis.of_run().limit is Limit.TARGET
 
 
+def test_what_a_run_takes_to_stop_is_no_part_of_it() -> None:
+    run = Watched()
+    before = run.go(20.0)
+    gone = msgspec.structs.replace(BOLT, in_flight=0, paused_s=9.0)
+    assert run.go(10.0, phase="stopping", bolts=(gone,)) == before
+    assert run.diagnosis.of_run().shares.pauses == 0.0
+
+
 def test_of_a_run_of_less_than_a_second_nothing_is_said() -> None:
     run = Watched()
     run.go(0.75, waits=WaitReason.NOTHING, bolts=IDLE)
