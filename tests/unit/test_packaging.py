@@ -74,6 +74,11 @@ def test_make_installs_the_parts_from_here_in_the_one_call(stamp: str) -> None:
     assert "-e adapters/flowctl_lab" in call
 
 
+OURS = re.compile(
+    r"py\.typed|lua/\w+\.lua|log4j2\.properties|pyproject\.toml|LICENSE|instrumentation/page\.html"
+)
+
+
 def test_nothing_in_the_packages_is_vendored() -> None:
     """Else its licence would have to be in ``license-files``."""
     assert PROJECT["project"]["license-files"] == ["LICENSE"]
@@ -83,8 +88,7 @@ def test_nothing_in_the_packages_is_vendored() -> None:
         for path in (ROOT / package).rglob("*"):
             if path.is_file() and path.suffix not in {".py", ".pyc"}:
                 shown = path.relative_to(ROOT / package).as_posix()
-                ours = r"py\.typed|lua/\w+\.lua|log4j2\.properties|pyproject\.toml|LICENSE"
-                assert re.fullmatch(ours, shown), path
+                assert OURS.fullmatch(shown), path
             elif path.suffix == ".py":
                 assert not OTHERS.search(path.read_text(encoding="utf-8")), path
 

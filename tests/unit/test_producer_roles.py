@@ -37,6 +37,7 @@ STREAM_NAMES = {
     "NOTHING",
     "AckedRange",
     "Checkpoint",
+    "ColumnRecords",
     "Extent",
     "Fields",
     "PartitionCheckpoint",

@@ -100,9 +100,9 @@ def test_a_record_of_a_range_whose_every_call_raises_late_is_given_up() -> None:
     assert (moved.bolt, moved.start, moved.stop) == ("b", 1_000, MB)
     one = {"records": 1, "record_at": 1_000}
     assert ranges.failed(on_a, 1_000, 1_100, **one) is AckOutcome.FAILED
-    rest, alone, behind = ranges.emit()
-    assert [(e.start, e.stop) for e in (rest, alone, behind)] == [
-        (1_100, MB), (1_000, 1_001), (1_001, 1_100),
+    rest, behind, alone = ranges.emit()
+    assert [(e.start, e.stop) for e in (rest, behind, alone)] == [
+        (1_100, MB), (1_001, 1_100), (1_000, 1_001),
     ]  # fmt: skip
     assert ranges.did(rest, 1_100, MB) is AckOutcome.ACKED, "it need not wait for the record"
     assert ranges.failed(alone, 1_000, 1_001, **one) is AckOutcome.GAVE_UP
