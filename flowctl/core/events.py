@@ -217,7 +217,7 @@ class RecordsRejected(FlowEvent, frozen=True, gc=False, kw_only=True):
 class TargetWentDown(FlowEvent, frozen=True, gc=False, kw_only=True):
     """(Nearly) nothing succeeds: one tuple at a time is sent, to see whether it is back.
 
-    ``has_refused``: a failure was one that says "full" or "away".  If none was, it may as well be
+    ``has_refused``: more than a few failures said "full" or "away".  Else it may as well be
     ``process`` that is wrong.
     """
 

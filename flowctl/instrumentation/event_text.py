@@ -17,7 +17,7 @@ from flowctl.instrumentation import numbers
 from flowctl.logs import with_job
 
 _MAY_BE_PROCESS: Final = (
-    "no failure says that it is full or away: if process itself is wrong, Ctrl-C ends the run, and"
+    "hardly a failure says that it is full or away: if process itself is wrong, Ctrl-C ends the run, and"
     " what is done stays done"
 )
 
