@@ -1,0 +1,249 @@
+"""Rows as columns of Arrow: what ``SqlSink`` gets from a DataFrame.  Imports pyarrow only then."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence, Set
+from functools import cached_property
+from typing import Any, Final
+
+from flowctl.bolts.batch import Batch
+from flowctl.errors import JobError, UnrunnableError
+from flowctl_sql._dialect import checked_columns
+from flowctl_sql._rows import Insert, Prepared, place_of
+from flowctl_sql._values import as_json
+
+# Kinds whose values in Python all drivers know, or refuse by themselves.
+_PLAIN: Final = frozenset(
+    {"int", "float", "decimal", "bool", "text", "bytes", "date", "timestamp", "time", "null"}
+)
+# In this order: is_integer and the others are disjoint.  A date or time of 64 bits may be finer
+# than Python's.
+_KINDS: Final = (
+    ("is_null", "null"),
+    ("is_boolean", "bool"),
+    ("is_integer", "int"),
+    ("is_floating", "float"),
+    ("is_decimal", "decimal"),
+    ("is_string", "text"),
+    ("is_large_string", "text"),
+    ("is_string_view", "text"),
+    ("is_binary", "bytes"),
+    ("is_large_binary", "bytes"),
+    ("is_fixed_size_binary", "bytes"),
+    ("is_date32", "date"),
+    ("is_duration", "interval"),
+)
+# The years that Python's dates have; the database has others, and CSV writes them in other ways.
+_DAY_MIN, _DAY_MAX = -719162, 2932896  # days since 1970: year 1, year 9999
+_DAY_US: Final = 86_400_000_000
+
+
+class NotAsText(Exception):
+    """A column has a value that can't be written as the text that the database reads."""
+
+
+def is_record_batch(rows: object) -> bool:
+    """Whether ``rows`` is a ``pyarrow.RecordBatch``; does not import pyarrow."""
+    return type(rows).__name__ == "RecordBatch" and type(rows).__module__.startswith("pyarrow")
+
+
+class Columns:
+    """The rows of a batch as a ``pyarrow.RecordBatch``: row ``i`` belongs to record ``i``.
+
+    It is used like :class:`.Prepared`.  Not thread-safe.
+    """
+
+    shapes = None
+
+    def __init__(self, table: Any, columns: tuple[str, ...]) -> None:
+        self.table = table
+        self.columns = columns
+        self._prepared: Prepared | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Columns):
+            return NotImplemented
+        return self.table is other.table or bool(self.table.equals(other.table))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @cached_property
+    def kinds(self) -> tuple[str | None, ...]:
+        """The kind of each column, see :func:`kind_of`."""
+        return tuple([kind_of(column.type) for column in self.table.columns])
+
+    def rows_of(self, record: int) -> int:
+        """Return the number of rows that belong to each record: one."""
+        del record
+        return 1
+
+    def inserts(
+        self,
+        wanted: Sequence[bool] | None = None,
+        key: Sequence[str] | None = None,
+        plain_text: Set[str] = frozenset(),
+    ) -> list[Insert]:
+        """Return the rows of records ``i`` with ``wanted[i]`` true; the database sorts them."""
+        del key, plain_text
+        table = self.table
+        if wanted is not None:
+            table = table.filter(_pyarrow().array(wanted))
+        return [Insert(self.columns, table)] if len(table) else []
+
+    def has_null(self, columns: Sequence[str]) -> bool:
+        """Whether one of ``columns`` is missing, or has no value in some row."""
+        return any(
+            name not in self.columns or self.table.column(self.columns.index(name)).null_count
+            for name in columns
+        )
+
+    def as_rows(self, batch: Batch) -> Prepared:
+        """Return the rows as tuples; :class:`JobError` for a value that Python can't hold."""
+        if self._prepared is None:
+            values = [
+                _as_python(batch, name, column)
+                for name, column in zip(self.columns, self.table.columns, strict=True)
+            ]
+            is_plain = _PLAIN.issuperset(self.kinds) and not any(
+                str(column.type).endswith("[ns]") for column in self.table.columns
+            )
+            rows = list(zip(*values, strict=True))
+            self._prepared = Prepared(rows, self.columns, is_plain=is_plain)
+        return self._prepared
+
+
+def columns_of(table: Any, batch: Batch, columns: tuple[str, ...] | None) -> Columns:
+    """Return a ``pyarrow.RecordBatch`` as :class:`Columns`; ``columns`` None: all that it has.
+
+    Raises :class:`UnrunnableError` if the number of rows isn't that of the records, or if a column
+    is none of ``columns``: that is the program's fault, not a record's.
+    """
+    if len(table) != len(batch):
+        raise UnrunnableError(
+            "rows",
+            f"{len(table)} rows for a batch of {len(batch)} records.",
+            remedy="Pass a RecordBatch with one row for each record, in order.",
+        )
+    names = checked_columns(table.schema.names, "the RecordBatch")
+    if columns is None:
+        return Columns(table, names)
+    if extra := sorted(set(names) - set(columns)):
+        raise UnrunnableError(
+            "rows",
+            f"the RecordBatch has the column {extra[0]!r}, which is none of {sorted(columns)}.",
+            remedy="Name it in columns=, or leave it out.",
+        )
+    chosen = tuple([name for name in columns if name in names])
+    return Columns(table.select(list(chosen)), chosen)
+
+
+def kind_of(arrow: Any) -> str | None:
+    """Return which kind of values an Arrow type has; None for a type that is not supported.
+
+    A list of values of a kind is ``int[]``; what is nested otherwise is ``nested``.
+    """
+    types = _pyarrow().types
+    if types.is_dictionary(arrow):
+        return kind_of(arrow.value_type)
+    for test, kind in _KINDS:
+        if getattr(types, test, lambda _: False)(arrow):
+            return kind
+    if types.is_timestamp(arrow):
+        return "timestamp" if arrow.tz is None else "instant"
+    if types.is_time64(arrow) or types.is_time32(arrow):
+        return "time"
+    if types.is_list(arrow) or types.is_large_list(arrow):
+        of = kind_of(arrow.value_type)
+        return f"{of}[]" if of in _PLAIN else "nested"
+    return "nested" if types.is_struct(arrow) or types.is_map(arrow) else None
+
+
+def csv_of(columns: Sequence[Any]) -> memoryview:
+    """Return arrays, as :func:`as_text` made them, as CSV; a NULL is empty, '' has quotes."""
+    pyarrow, csv = _pyarrow(), importlib.import_module("pyarrow.csv")
+    names = [str(number) for number in range(len(columns))]
+    out = pyarrow.BufferOutputStream()
+    options = csv.WriteOptions(include_header=False)
+    csv.write_csv(pyarrow.RecordBatch.from_arrays(list(columns), names), out, options)
+    return memoryview(out.getvalue())
+
+
+def as_text(column: Any, kind: str, dump: Callable[[Any], str] | None) -> Any:
+    """Return ``column`` such that :func:`csv_of` writes each value as PostgreSQL reads it.
+
+    ``dump``: the text of a value that Arrow can't write.  Raises :class:`NotAsText`.
+    """
+    pyarrow = _pyarrow()
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    try:
+        if dump is not None:
+            values = _pylist(column)
+            texts = [None if value is None else dump(value) for value in values]
+            return pyarrow.array(texts, pyarrow.string())
+        if kind == "bytes":
+            hexed = [None if value is None else "\\x" + value.hex() for value in _pylist(column)]
+            return pyarrow.array(hexed, pyarrow.string())
+        cast = {
+            "float": pyarrow.float64(),  # as the text of .1 with 32 bits is another number
+            "timestamp": pyarrow.timestamp("us"),
+            "instant": pyarrow.timestamp("us", "UTC"),
+            "time": pyarrow.time64("us"),
+            "text": pyarrow.large_string() if "large" in str(column.type) else pyarrow.string(),
+        }.get(kind)
+        column = column if cast is None or column.type == cast else column.cast(cast)
+    except (pyarrow.ArrowException, ArithmeticError, ValueError, TypeError, KeyError) as error:
+        raise NotAsText(str(error)) from error
+    _refuse_years(column, kind)
+    return column
+
+
+def json_text(value: Any) -> str:
+    """Return a dict or a list as JSON; :class:`NotAsText` if it holds what JSON has no form for."""
+    text = as_json(value)
+    if not isinstance(text, str):
+        raise NotAsText(f"a {type(value).__name__} that is no JSON")
+    return text
+
+
+def _refuse_years(column: Any, kind: str) -> None:
+    if kind not in ("date", "timestamp", "instant"):
+        return
+    pyarrow, compute = _pyarrow(), importlib.import_module("pyarrow.compute")
+    is_date = kind == "date"
+    counted = column.cast(pyarrow.int32() if is_date else pyarrow.int64())
+    found = compute.min_max(counted).as_py()
+    unit = 1 if is_date else _DAY_US
+    if found["min"] is not None and not (
+        _DAY_MIN * unit <= found["min"] and found["max"] < (_DAY_MAX + 1) * unit
+    ):
+        raise NotAsText("a date outside the years 1 to 9999")
+
+
+def _as_python(batch: Batch, name: str, column: Any) -> list[Any]:
+    try:
+        return _pylist(column)
+    except (ValueError, ArithmeticError, KeyError):
+        for at in range(len(column)):
+            try:
+                _pylist(column[at : at + 1])
+            except (ValueError, ArithmeticError, KeyError) as error:
+                raise JobError(
+                    f"{place_of(batch, at)}: column {name} has a value that Python can't hold"
+                    f" ({' '.join(str(error).split())}).",
+                    remedy="Convert it before, or leave the record out: batch.reject(…).",
+                ) from error
+        raise
+
+
+def _pylist(column: Any) -> list[Any]:
+    if "map<" in str(column.type):  # as dicts: a Row of Spark has one, too
+        found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+        return found
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _pyarrow() -> Any:
+    return importlib.import_module("pyarrow")
