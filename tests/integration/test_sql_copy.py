@@ -23,6 +23,8 @@ pgserver = pytest.importorskip(
 psycopg = pytest.importorskip("psycopg", reason="psycopg is the driver for PostgreSQL")
 pa = pytest.importorskip("pyarrow", reason="has the columns")
 
+pytestmark = pytest.mark.on_change("sql")
+
 ROWS_MIN = "flowctl_sql._copy.ROWS_MIN"  # rows from which on COPY pays
 _parts = itertools.count()
 
