@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Sequence, Set
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -37,6 +39,7 @@ _KINDS: Final = (
 # The years that Python's dates have; the database has others, and CSV writes them in other ways.
 _DAY_MIN, _DAY_MAX = -719162, 2932896  # days since 1970: year 1, year 9999
 _DAY_US: Final = 86_400_000_000
+_SECOND_US: Final = 1_000_000
 
 
 class NotAsText(Exception):
@@ -72,6 +75,18 @@ class Columns:
     def kinds(self) -> tuple[str | None, ...]:
         """The kind of each column, see :func:`kind_of`."""
         return tuple([kind_of(column.type) for column in self.table.columns])
+
+    def local(self, zoned: Set[str]) -> Columns:
+        """Return a copy whose instants are times of this process's zone, except in ``zoned``.
+
+        That is what Spark puts into a Row, and its JDBC writer into a column without a zone.
+        """
+        table = self.table
+        for at, (name, kind) in enumerate(zip(self.columns, self.kinds, strict=True)):
+            if kind == "timestamptz" and name not in zoned:
+                field = table.schema.field(at)
+                table = table.set_column(at, field.name, _local(table.column(at)))
+        return self if table is self.table else Columns(table, self.columns)
 
     def rows_of(self, record: int) -> int:
         """Return the number of rows that belong to each record: one."""
@@ -150,7 +165,7 @@ def kind_of(arrow: Any) -> str | None:
         if getattr(types, test, lambda _: False)(arrow):
             return kind
     if types.is_timestamp(arrow):
-        return "timestamp" if arrow.tz is None else "instant"
+        return "timestamp" if arrow.tz is None else "timestamptz"
     if types.is_time64(arrow) or types.is_time32(arrow):
         return "time"
     if types.is_list(arrow) or types.is_large_list(arrow):
@@ -188,7 +203,7 @@ def as_text(column: Any, kind: str, dump: Callable[[Any], str] | None) -> Any:
         cast = {
             "float": pyarrow.float64(),  # as the text of .1 with 32 bits is another number
             "timestamp": pyarrow.timestamp("us"),
-            "instant": pyarrow.timestamp("us", "UTC"),
+            "timestamptz": pyarrow.timestamp("us", "UTC"),
             "time": pyarrow.time64("us"),
             "text": pyarrow.large_string() if "large" in str(column.type) else pyarrow.string(),
         }.get(kind)
@@ -207,8 +222,27 @@ def json_text(value: Any) -> str:
     return text
 
 
+def _local(column: Any) -> Any:
+    """Return instants as times without a zone; as they are if Python has no such time."""
+    pyarrow = _pyarrow()
+    kind = pyarrow.timestamp("us")
+    try:
+        counts = column.cast(pyarrow.timestamp("us", "UTC")).cast(pyarrow.int64())
+        if time.tzname == ("UTC", "UTC") and not time.timezone:
+            return counts.cast(kind)
+        made = [None if at is None else _datetime(at) for at in counts.to_pylist()]
+        return pyarrow.array(made, kind)
+    except (pyarrow.ArrowException, OSError, ArithmeticError, ValueError):
+        return column
+
+
+def _datetime(unix_us: int) -> datetime:
+    seconds, micros = divmod(unix_us, _SECOND_US)
+    return datetime.fromtimestamp(seconds).replace(microsecond=micros, fold=0)
+
+
 def _refuse_years(column: Any, kind: str) -> None:
-    if kind not in ("date", "timestamp", "instant"):
+    if kind not in ("date", "timestamp", "timestamptz"):
         return
     pyarrow, compute = _pyarrow(), importlib.import_module("pyarrow.compute")
     is_date = kind == "date"

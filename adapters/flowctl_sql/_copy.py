@@ -68,8 +68,6 @@ _KINDS: Final[dict[str, _Kind]] = {
     "time": _Kind("time without time zone", frozenset({"time without time zone"})),
     "timestamp": _Kind(_TIMESTAMP, frozenset({_TIMESTAMP, _TIMESTAMPTZ})),
     "timestamptz": _Kind(_TIMESTAMPTZ, frozenset({_TIMESTAMPTZ})),
-    # The same from Arrow, written in UTC.
-    "instant": _Kind(_TIMESTAMPTZ, frozenset({_TIMESTAMPTZ})),
     "interval": _Kind("interval", frozenset({"interval"})),
     "uuid": _Kind("uuid", frozenset({"uuid"})),
     "int[]": _Kind("bigint[]", frozenset({"smallint[]", "integer[]", "bigint[]", "numeric[]"})),
@@ -89,7 +87,6 @@ _OF_PYTHON: Final[dict[type, str]] = {
     int: "int", float: "float", Decimal: "decimal", bool: "bool", str: "text", bytes: "bytes",
     date: "date", datetime: "timestamp", time: "time", timedelta: "interval", UUID: "uuid",
 }  # fmt: skip
-_UTC: Final = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Zulu", "Etc/Zulu", "UCT", "Etc/UCT")
 
 
 def _kind_of_values(values: Sequence[Any]) -> str | None:
@@ -134,7 +131,7 @@ SELECT CASE
    JOIN pg_attribute n ON n.attrelid = i.indrelid AND n.attnum = u.att
    WHERE u.coll <> n.attcollation)))
   THEN 'one of its unique indexes compares in a way of its own'
-END, current_setting('TimeZone') FROM t, pg_am a WHERE a.amname = 'heap'
+END FROM t, pg_am a WHERE a.amname = 'heap'
 """
 
 
@@ -182,7 +179,6 @@ class Copies:
         self._on_conflict = on_conflict
         self._label = label
         self._columns: dict[str, _Column] = {}
-        self._is_utc = False
         self._obstacle = "nobody has looked at it"
         self._plans: dict[Any, Plan | str] = {}
         self._stages: dict[str, str] = {}  # the name of the temporary table with some fields
@@ -205,12 +201,11 @@ class Copies:
                 self._columns[name] = _Column(kind, is_fixed)
             keyed = int(self._on_conflict is not None)
             self._cursor.execute(self._dialect.fill(_OBSTACLES), (quoted, keyed))
-            obstacle, zone = self._cursor.fetchone()
+            (obstacle,) = self._cursor.fetchone()
         except Exception as error:  # it speaks PostgreSQL's protocol but is not PostgreSQL
             if is_refusal(error):
                 raise
             return " ".join(str(error).split())
-        self._is_utc = zone in _UTC
         return str(obstacle) if obstacle else None
 
     def forget_stages(self) -> None:
@@ -349,8 +344,6 @@ class Copies:
             return None
         if found.direct is None or target in found.direct:
             return ""
-        if kind == "instant" and target == _TIMESTAMP and self._is_utc:
-            return ""  # it ignores the Z
         return found.natural if target in _CASTS and not kind.endswith("[]") else None
 
     def _dump(self, kind: str, target: _Column) -> Callable[[Any], str] | None:

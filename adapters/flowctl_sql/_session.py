@@ -251,8 +251,10 @@ class Session:
 
         Raises :class:`JobError` that names a value which the database can't hold, or would change.
         """
-        if isinstance(given, Columns) and self._takes(given):
-            return given
+        if isinstance(given, Columns):
+            given = given.local(self._columns.zoned)
+            if self._takes(given):
+                return given
         return self._as_rows(given, batch)
 
     def _takes(self, columns: Columns) -> bool:
