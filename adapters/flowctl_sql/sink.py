@@ -141,6 +141,9 @@ class SqlSink:
 
     # Whoever has columns hands them over as they are.
     takes_arrow: ClassVar[bool] = True
+    # As many as Spark puts into a batch of Arrow.  The six statements of a write, besides the rows,
+    # take a tenth of its time then, into PostgreSQL; with 500 rows, two thirds.
+    rows_per_write: ClassVar[int] = 10_000
 
     @check_arguments("table", "columns", "mode", "key", "update", "schema", "name", "connect")
     def __init__(

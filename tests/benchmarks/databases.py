@@ -86,7 +86,11 @@ def _copy(uri: str) -> Callable[[Any], None]:
 
         options = csv.WriteOptions(include_header=False)
         with psycopg.connect(uri) as connection:
-            for batch in batches:
+            for zoned in batches:
+                # As a time with a zone each would take 1 us more.
+                at = zoned.schema.get_field_index("at")
+                local = zoned.column(at).cast(pyarrow.timestamp("us"))
+                batch = zoned.set_column(at, "at", local)
                 out = pyarrow.BufferOutputStream()
                 csv.write_csv(batch, out, options)
                 with connection.cursor().copy("COPY loaded FROM STDIN (FORMAT csv)") as copy:
