@@ -26,10 +26,10 @@ from flowctl_sql._bounds import (
 )
 from flowctl_sql._dialect import Dialect
 
-# psycopg sends an executemany as a pipeline, and the server does not count a client as idle that
-# stops between two messages of it.  A client that freezes exactly there is ended with its process
-# (timeout.end_after_s), or by this limit (PostgreSQL 17), which is far longer than a tuple should
-# take.
+# psycopg sends an executemany as a pipeline, and the rows of a COPY as messages; the server does
+# not count a client as idle that stops between two of them.  A client that freezes exactly there is
+# ended with its process (timeout.end_after_s), or by this limit (PostgreSQL 17), which is far
+# longer than a tuple should take.
 _TRANSACTION_MAX_S = 300.0
 
 _NAME_BYTES_MAX = 63  # longest application_name (NAMEDATALEN - 1)
