@@ -6,7 +6,7 @@ import importlib
 import time
 from collections.abc import Callable, Sequence, Set
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
@@ -52,16 +52,21 @@ def is_record_batch(rows: object) -> bool:
 
 
 class Columns:
-    """The rows of a batch as a ``pyarrow.RecordBatch``: row ``i`` belongs to record ``i``.
+    """The rows of a batch as a ``pyarrow.RecordBatch``.
 
-    It is used like :class:`.Prepared`.  Not thread-safe.
+    ``records``: the indices of the records that have a row, in order; None: each has one.  It is
+    used like :class:`.Prepared`.  Not thread-safe.
     """
 
     shapes = None
 
-    def __init__(self, table: Any, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, table: Any, columns: tuple[str, ...], records: Sequence[int] | None = None
+    ) -> None:
         self.table = table
         self.columns = columns
+        self._records = records
+        self._with_row = None if records is None else frozenset(records)
         self._prepared: Prepared | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -86,12 +91,11 @@ class Columns:
             if kind == "timestamptz" and name not in zoned:
                 field = table.schema.field(at)
                 table = table.set_column(at, field.name, _local(table.column(at)))
-        return self if table is self.table else Columns(table, self.columns)
+        return self if table is self.table else Columns(table, self.columns, self._records)
 
     def rows_of(self, record: int) -> int:
-        """Return the number of rows that belong to each record: one."""
-        del record
-        return 1
+        """Return the number of rows that belong to a record."""
+        return 1 if self._with_row is None or record in self._with_row else 0
 
     def inserts(
         self,
@@ -103,7 +107,8 @@ class Columns:
         del key, plain_text
         table = self.table
         if wanted is not None:
-            table = table.filter(_pyarrow().array(wanted))
+            chosen = wanted if self._records is None else [wanted[at] for at in self._records]
+            table = table.filter(_pyarrow().array(chosen, "bool"))
         return [Insert(self.columns, table)] if len(table) else []
 
     def has_null(self, columns: Sequence[str]) -> bool:
@@ -117,20 +122,26 @@ class Columns:
         """Return the rows as tuples; :class:`JobError` for a value that Python can't hold."""
         if self._prepared is None:
             values = [
-                _as_python(batch, name, column)
+                _as_python(column, partial(self._place, batch, name))
                 for name, column in zip(self.columns, self.table.columns, strict=True)
             ]
             is_plain = _PLAIN.issuperset(self.kinds) and not any(
                 str(column.type).endswith("[ns]") for column in self.table.columns
             )
             rows = list(zip(*values, strict=True))
-            self._prepared = Prepared(rows, self.columns, is_plain=is_plain)
+            counts = None if self._records is None else list(map(self.rows_of, range(len(batch))))
+            self._prepared = Prepared(rows, self.columns, counts, is_plain=is_plain)
         return self._prepared
+
+    def _place(self, batch: Batch, column: str, row: int) -> str:
+        record = row if self._records is None else self._records[row]
+        return f"{place_of(batch, record)}: column {column}"
 
 
 def columns_of(table: Any, batch: Batch, columns: tuple[str, ...] | None) -> Columns:
     """Return a ``pyarrow.RecordBatch`` as :class:`Columns`; ``columns`` None: all that it has.
 
+    Rows of records that were rejected are left out: in columns a record can't be without a row.
     Raises :class:`UnrunnableError` if the number of rows isn't that of the records, or if a column
     is none of ``columns``: that is the program's fault, not a record's.
     """
@@ -141,8 +152,12 @@ def columns_of(table: Any, batch: Batch, columns: tuple[str, ...] | None) -> Col
             remedy="Pass a RecordBatch with one row for each record, in order.",
         )
     names = checked_columns(table.schema.names, "the RecordBatch")
+    records = None
+    if batch.rejected:
+        records = [at for at in range(len(batch)) if at not in batch.rejected]
+        table = table.take(_pyarrow().array(records, "int64"))
     if columns is None:
-        return Columns(table, names)
+        return Columns(table, names, records)
     if extra := sorted(set(names) - set(columns)):
         raise UnrunnableError(
             "rows",
@@ -150,7 +165,7 @@ def columns_of(table: Any, batch: Batch, columns: tuple[str, ...] | None) -> Col
             remedy="Name it in columns=, or leave it out.",
         )
     chosen = tuple([name for name in columns if name in names])
-    return Columns(table.select(list(chosen)), chosen)
+    return Columns(table.select(list(chosen)), chosen, records)
 
 
 def kind_of(arrow: Any) -> str | None:
@@ -259,7 +274,7 @@ def _refuse_years(column: Any, kind: str) -> None:
         raise NotAsText("a date outside the years 1 to 9999")
 
 
-def _as_python(batch: Batch, name: str, column: Any) -> list[Any]:
+def _as_python(column: Any, place: Callable[[int], str]) -> list[Any]:
     try:
         return _pylist(column)
     except (ValueError, ArithmeticError, KeyError):
@@ -268,7 +283,7 @@ def _as_python(batch: Batch, name: str, column: Any) -> list[Any]:
                 _pylist(column[at : at + 1])
             except (ValueError, ArithmeticError, KeyError) as error:
                 raise JobError(
-                    f"{place_of(batch, at)}: column {name} has a value that Python can't hold"
+                    f"{place(at)} has a value that Python can't hold"
                     f" ({' '.join(str(error).split())}).",
                     remedy="Convert it before, or leave the record out: batch.reject(…).",
                 ) from error

@@ -37,6 +37,7 @@ from flowctl_sql._upsert import OnConflict
 # and each of .5 ms is another 50 rows.
 ROWS_MIN: Final = 100
 _PLANS_MAX: Final = 128  # dicts with keys of their own could need any number
+_STAGES_MAX: Final = 16  # temporary tables: each costs the server's catalogue a dozen rows
 _VERSION_MIN: Final = 120_000  # PostgreSQL 12, which has the columns of the catalogue that are read
 
 # -- Which values a column takes as text just as it takes them as values ------------------------
@@ -192,7 +193,7 @@ class Copies:
         connection = self._cursor.connection
         if connection.info.server_version < _VERSION_MIN:
             return "PostgreSQL is older than 12"
-        if not _has_own_dumpers(connection):
+        if not _writes_plainly(connection):
             return "the job's connect= writes values in its own way"
         quoted = self._dialect.quoted(self._table)
         try:
@@ -357,7 +358,9 @@ class Copies:
         names = ", ".join([self._dialect.quote(column) for column in columns])
         return f"{self._dialect.quoted(self._table)} ({names})"
 
-    def _staged_plan(self, columns: tuple[str, ...], natural: Sequence[str], plan: Plan) -> Plan:
+    def _staged_plan(
+        self, columns: tuple[str, ...], natural: Sequence[str], plan: Plan
+    ) -> Plan | str:
         names = tuple([f"c{number}" for number in range(len(columns))])
         fields = ", ".join(
             [
@@ -365,6 +368,8 @@ class Copies:
                 for column, cast, name in zip(columns, natural, names, strict=True)
             ]
         )
+        if fields not in self._stages and len(self._stages) == _STAGES_MAX:
+            return "its rows have too many forms"
         stage = self._stages.setdefault(fields, f"flowctl_rows_{len(self._stages)}")
         conflict = self._on_conflict
         return msgspec.structs.replace(
@@ -430,7 +435,7 @@ def _dumped_by(connection: Any) -> Callable[[Any], str]:
     return dump
 
 
-def _has_own_dumpers(connection: Any) -> bool:
+def _writes_plainly(connection: Any) -> bool:
     """Whether psycopg's own code writes all values that are copied."""
     from psycopg.adapt import PyFormat
 

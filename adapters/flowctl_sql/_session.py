@@ -83,7 +83,7 @@ class Session:
         self._columns = _postgres.Columns()  # with PostgreSQL
         row_counts = RowCounts(table, database.label)
         self._inserts = Inserts(self.cursor, dialect, table, row_counts, on_conflict)
-        if driver_of(self.cursor) in ("psycopg", "psycopg_binary"):
+        if driver_of(self.cursor) == "psycopg":
             self._copies = Copies(self.cursor, dialect, table, on_conflict, database.label)
             self._inserts.copies = self._copies
         self._on_conflict = on_conflict

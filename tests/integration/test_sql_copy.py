@@ -328,9 +328,14 @@ def test_what_copy_refuses_has_the_error_of_insert_and_nothing_is_written(
         assert "COPY" not in str(caught.value)
         assert len(copied) == before + 1
         assert sql("SELECT count(*) FROM strict") == [(0,)]
+    rejecting = batch_for(300, part=f"strict {said}")
+    rejecting.reject(211, "by hand")
+    assert sink.write(_bad_rows(bad)[0], batch=rejecting) == (299, 0)
+    sql("TRUNCATE strict")
+    sink.forget("job")
     good = _bad_rows("good")[0]
     assert sink.write(good, batch=batch_for(300, part=f"strict {said}")) == (300, 0)
-    assert len(copied) == 3, "one row that is refused is no reason to insert all others"
+    assert len(copied) == 4, "one row that is refused is no reason to insert all others"
     sink.close()
 
 

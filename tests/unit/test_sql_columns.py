@@ -47,6 +47,18 @@ def test_the_same_columns_again_for_one_batch_are_fine_and_others_are_not() -> N
         sink.write(columns(range(1, 6)), batch=batch)
 
 
+def test_rows_of_rejected_records_are_left_out_and_are_written_if_they_come_again() -> None:
+    sink, batch = new_sink(), batch_of(range(6))
+    batch.reject(2, "odd")
+    batch.reject(5, "odd")
+    assert sink.write(columns(range(6)), batch=batch) == (4, 0)
+    assert query("SELECT number FROM t") == [(0,), (1,), (3,), (4,)]
+    again = batch_of(range(6))
+    again.reject(5, "odd")
+    assert sink.write(columns(range(6)), batch=again) == (1, 4)
+    assert query("SELECT number FROM t ORDER BY rowid") == [(0,), (1,), (3,), (4,), (2,)]
+
+
 VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
     (pa.float32(), st.floats(width=32)),
