@@ -544,3 +544,21 @@ def test_an_index_with_a_collation_of_its_own_takes_inserts(
     keyed.close()
     assert not copied
     assert sql("SELECT count(*) FROM own_way") == [(50,)]
+
+
+def test_after_a_write_that_was_rolled_back_upserts_are_copied_as_before(
+    uri: str, sql: Callable[..., list[Any]], copied: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sql(
+        "DROP TABLE IF EXISTS checked",
+        "CREATE TABLE checked (n BIGINT PRIMARY KEY, line TEXT CHECK (line <> 'bad'))",
+    )
+    keyed = SqlSink(uri, table="checked", mode="upsert", key=["n"])
+    bad = pa.record_batch({"n": list(range(300)), "line": ["bad"] * 300})
+    with pytest.raises(psycopg.errors.CheckViolation):
+        keyed.write(bad, batch=batch_for(300))
+    for _ in range(2):
+        assert keyed.write(numbered(300), batch=batch_for(300)) == (300, 0)
+    keyed.close()
+    assert len(copied) == 3
+    assert not caplog.messages
