@@ -46,7 +46,7 @@ _VERSION_MIN: Final = 120_000  # PostgreSQL 12, which has the columns of the cat
 class _Kind(NamedTuple):
     """The type that psycopg gives such values, and the column types that read the same from text.
 
-    ``direct`` None: all, as psycopg passes the text itself.
+    ``direct`` None: all, as psycopg passes the text itself.  ``natural`` "": they have several.
     """
 
     natural: str
@@ -62,6 +62,7 @@ _KINDS: Final[dict[str, _Kind]] = {
     "int": _Kind("bigint", frozenset({*_INTEGERS, "numeric", "double precision"})),
     # Not numeric: the cast keeps 15 digits of 17.  Not real: it would round twice.
     "float": _Kind("double precision", frozenset({"double precision"})),
+    "number": _Kind("", frozenset({"double precision"})),  # some whole, of type int
     "decimal": _Kind("numeric", frozenset({"numeric", "double precision"})),
     "bool": _Kind("boolean", frozenset({"boolean"})),
     "bytes": _Kind("bytea", frozenset({"bytea"})),
@@ -94,7 +95,7 @@ def _kind_of_values(values: Sequence[Any]) -> str | None:
     """Return the kind of a column of Python's values; None for those of several or others."""
     types = set(map(type, values)) - {type(None)}
     if len(types) != 1:
-        return None if types else "null"
+        return "number" if types == {int, float} else None if types else "null"
     kind = _OF_PYTHON.get(types.pop())
     if kind in ("timestamp", "time"):
         zoned = {value.tzinfo is not None for value in values if value is not None}
@@ -345,7 +346,8 @@ class Copies:
             return None
         if found.direct is None or target in found.direct:
             return ""
-        return found.natural if target in _CASTS and not kind.endswith("[]") else None
+        is_cast = target in _CASTS and not kind.endswith("[]")
+        return (found.natural or None) if is_cast else None
 
     def _dump(self, kind: str, target: _Column) -> Callable[[Any], str] | None:
         if _is_json(kind, target.type):

@@ -253,6 +253,23 @@ def test_many_rows_of_a_spout_are_copied_and_few_are_inserted(
     assert sql("SELECT count(*), count(line) FROM lines") == [(840, 640)]
 
 
+def test_whole_numbers_among_floats_are_copied_where_that_is_the_same(
+    uri: str, sql: Callable[..., list[Any]], copied: list[str]
+) -> None:
+    for kind, copies in (("DOUBLE PRECISION", 1), ("NUMERIC", 0)):
+        sql("DROP TABLE IF EXISTS mixed", f"CREATE TABLE mixed (n {kind})")
+        mixed = SqlSink(uri, table="mixed")
+        rows = [{"n": value} for value in [2**60 + 1, 0.1 + 0.2, None] * 50]
+        mixed.write(rows, batch=batch_for(150))
+        mixed.close()
+        found = sql("SELECT max(n)::text, min(n)::text, count(n) FROM mixed")
+        assert found == [
+            ("1.152921504606847e+18", "0.30000000000000004", 100) if copies
+            else ("1152921504606846977", "0.3", 100)
+        ]  # fmt: skip
+        assert len(copied) == 1
+
+
 def test_a_second_write_of_other_columns_for_one_batch_is_refused(lines: SqlSink) -> None:
     batch = batch_for(300)
     lines.write(numbered(300), batch=batch)
