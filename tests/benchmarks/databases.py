@@ -38,7 +38,7 @@ PER_WRITE = 10_000  # rows of a transaction: as many as Spark has in a batch of 
 JOB = "flow_sink(SqlSink)"
 JDBC, COPY, PLAIN, UPSERT = "JDBC writer, batched", "mapInArrow + COPY", "executemany", "upsert"
 # Of the rows a second of another arm.
-GATES = {JOB: ((JDBC, 0.9), (COPY, 0.7)), UPSERT: ((JDBC, 0.45), (COPY, 0.35))}
+GATES = {JOB: ((JDBC, 0.9), (COPY, 0.7)), UPSERT: ((JDBC, 0.5), (COPY, 0.5))}
 ALONE_GATES = {"SQLite": 0.9, "MariaDB": 0.8}
 _SELECT = (
     "id", "CAST(id % 1000 AS INT) AS account", "id / 7 AS amount", "concat('name ', id) AS name",
