@@ -42,6 +42,10 @@ _DAY_US: Final = 86_400_000_000
 _SECOND_US: Final = 1_000_000
 
 
+# What pyarrow raises for a value that Python can't hold; a map may have keys that no dict has.
+_NO_PYTHON: Final = (ValueError, ArithmeticError, KeyError, TypeError)
+
+
 class NotAsText(Exception):
     """A column has a value that can't be written as the text that the database reads."""
 
@@ -86,12 +90,14 @@ class Columns:
 
         That is what Spark puts into a Row, and its JDBC writer into a column without a zone.
         """
-        table = self.table
-        for at, (name, kind) in enumerate(zip(self.columns, self.kinds, strict=True)):
-            if kind == "timestamptz" and name not in zoned:
-                field = table.schema.field(at)
-                table = table.set_column(at, field.name, _local(table.column(at)))
-        return self if table is self.table else Columns(table, self.columns, self._records)
+        if "timestamptz" not in self.kinds:
+            return self
+        arrays = [
+            _local(column) if kind == "timestamptz" and name not in zoned else column
+            for name, kind, column in zip(self.columns, self.kinds, self.table.columns, strict=True)
+        ]
+        table = _pyarrow().RecordBatch.from_arrays(arrays, list(self.columns))
+        return Columns(table, self.columns, self._records)
 
     def rows_of(self, record: int) -> int:
         """Return the number of rows that belong to a record."""
@@ -277,11 +283,11 @@ def _refuse_years(column: Any, kind: str) -> None:
 def _as_python(column: Any, place: Callable[[int], str]) -> list[Any]:
     try:
         return _pylist(column)
-    except (ValueError, ArithmeticError, KeyError):
+    except _NO_PYTHON:
         for at in range(len(column)):
             try:
                 _pylist(column[at : at + 1])
-            except (ValueError, ArithmeticError, KeyError) as error:
+            except _NO_PYTHON as error:
                 raise JobError(
                     f"{place(at)} has a value that Python can't hold"
                     f" ({' '.join(str(error).split())}).",
@@ -291,11 +297,27 @@ def _as_python(column: Any, place: Callable[[int], str]) -> list[Any]:
 
 
 def _pylist(column: Any) -> list[Any]:
-    if "map<" in str(column.type):  # as dicts: a Row of Spark has one, too
-        found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
-        return found
     values: list[Any] = column.to_pylist()
+    if "map<" in str(column.type):  # pairs; a Row of Spark has dicts
+        return [_as_dicts(value, column.type) for value in values]
     return values
+
+
+def _as_dicts(value: Any, arrow: Any) -> Any:
+    """Return ``value`` with its maps as dicts; KeyError if a map has one key twice."""
+    types = _pyarrow().types
+    if value is None:
+        return None
+    if types.is_map(arrow):
+        made = {key: _as_dicts(item, arrow.item_type) for key, item in value}
+        if len(made) < len(value):
+            raise KeyError("a map has one key twice")
+        return made
+    if types.is_struct(arrow):
+        return {field.name: _as_dicts(value[field.name], field.type) for field in arrow}
+    if types.is_list(arrow) or types.is_large_list(arrow):
+        return [_as_dicts(item, arrow.value_type) for item in value]
+    return value
 
 
 def _pyarrow() -> Any:

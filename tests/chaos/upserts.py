@@ -66,7 +66,7 @@ class Load(NamedTuple):
             )  # fmt: skip
             records = [Record(first + at, None) for at in range(len(keys))]
             lines = [f"línea {value}" for value in values]
-            columns = pyarrow.record_batch({"k": keys, "v": values, "line": lines})
+            columns = pyarrow.RecordBatch.from_pydict({"k": keys, "v": values, "line": lines})
             yield Batch(records, span, bolt="b", attempt=1), columns
 
     def model(self) -> dict[int, int]:

@@ -76,7 +76,9 @@ def _note_copies(mark: Path) -> None:
 def _columns(names: Sequence[str], rows: list[Any]) -> Any:
     import pyarrow
 
-    return pyarrow.record_batch(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    return pyarrow.RecordBatch.from_pydict(
+        dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    )
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ def batch_for(
 
 def numbered(count: int, first: int = 0) -> Any:
     numbers = range(first, first + count)
-    return pa.record_batch({"n": list(numbers), "line": [f"línea {n}" for n in numbers]})
+    return pa.RecordBatch.from_pydict({"n": list(numbers), "line": [f"línea {n}" for n in numbers]})
 
 
 # -- Each type of Arrow and of Python into each type of PostgreSQL ------------------------------
@@ -186,9 +186,9 @@ def test_a_value_is_stored_as_insert_stores_it_or_refused_as_by_insert(
             parts = zip(seconds, some, strict=True)
             some = [at and at.replace(microsecond=us % 10**6) for at, us in parts]
             arrow = pa.timestamp("us")
-        python = pa.array(some, arrow).to_pylist(
-            **({"maps_as_pydicts": "strict"} if pa.types.is_map(arrow) else {})
-        )
+        python = pa.array(some, arrow).to_pylist()
+        if pa.types.is_map(arrow):
+            python = [None if value is None else dict(value) for value in python]
         rows = [{"v": value} for value in python]
         sql(*[f"TRUNCATE {arm}" for arm in arms])
         monkeypatch.setattr(ROWS_MIN, 1)
@@ -281,8 +281,8 @@ def test_a_second_write_of_other_columns_for_one_batch_is_refused(lines: SqlSink
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (pa.record_batch({"n": [1, 2]}), "2 rows for a batch of 3 records"),
-        (pa.record_batch({"n": [1] * 3, "m": [1] * 3}), "'m', which is none of"),
+        (pa.RecordBatch.from_pydict({"n": [1, 2]}), "2 rows for a batch of 3 records"),
+        (pa.RecordBatch.from_pydict({"n": [1] * 3, "m": [1] * 3}), "'m', which is none of"),
     ],
 )
 def test_columns_that_are_not_those_of_the_batch_end_the_run(
@@ -294,7 +294,7 @@ def test_columns_that_are_not_those_of_the_batch_end_the_run(
 
 
 def test_columns_that_the_table_has_not_end_the_run(lines: SqlSink) -> None:
-    rows = pa.record_batch({"n": list(range(300)), "wrong": list(range(300))})
+    rows = pa.RecordBatch.from_pydict({"n": list(range(300)), "wrong": list(range(300))})
     with pytest.raises(UnrunnableError, match='column "wrong" of relation "lines" does not exist'):
         lines.write(rows, batch=batch_for(300))
 
@@ -304,7 +304,7 @@ def test_columns_that_rows_lack_get_their_default(
 ) -> None:
     sql("DROP TABLE IF EXISTS few", "CREATE TABLE few (id SERIAL, n BIGINT, m INT DEFAULT 7)")
     few = SqlSink(uri, table="few")
-    few.write(pa.record_batch({"n": list(range(300))}), batch=batch_for(300))
+    few.write(pa.RecordBatch.from_pydict({"n": list(range(300))}), batch=batch_for(300))
     few.close()
     assert sql("SELECT count(*), min(id), max(id), min(m) FROM few") == [(300, 1, 300, 7)]
     assert len(copied) == 1
@@ -435,7 +435,9 @@ def test_a_value_that_needs_a_cast_goes_through_a_temporary_table(
     sql("DROP TABLE IF EXISTS cast_", "CREATE TABLE cast_ (n INTEGER, p NUMERIC, t TEXT)")
     sink = SqlSink(uri, table="cast_")
     values = [float(n) + 0.5 for n in range(300)]
-    rows = pa.record_batch({"n": values, "p": [0.1 + 0.2] * 300, "t": [True, False, None] * 100})
+    rows = pa.RecordBatch.from_pydict(
+        {"n": values, "p": [0.1 + 0.2] * 300, "t": [True, False, None] * 100}
+    )
     assert sink.write(rows, batch=batch_for(300)) == (300, 0)
     assert sink.write(rows, batch=batch_for(300)) == (300, 0)
     sink.close()
@@ -539,7 +541,7 @@ def test_upserts_are_copied_and_a_second_load_fails_nobody(
     for load in range(3):
         batch = batch_for(500, part="p", job=f"load {load}")
         assert keyed.write(numbered(500), batch=batch) == (500, 0)
-    nobody = pa.record_batch({"n": [*range(299), None], "line": ["x"] * 300})
+    nobody = pa.RecordBatch.from_pydict({"n": [*range(299), None], "line": ["x"] * 300})
     with pytest.raises(JobError, match="position 299: column n of the key is missing or NULL"):
         keyed.write(nobody, batch=batch_for(300))
     keyed.close()
@@ -556,7 +558,7 @@ def test_an_index_with_a_collation_of_its_own_takes_inserts(
         'CREATE UNIQUE INDEX own_way_k ON own_way (k COLLATE "POSIX" text_pattern_ops)',
     )
     keyed = SqlSink(uri, table="own_way", mode="upsert", key=["k"])
-    rows = pa.record_batch({"k": [f"k {n % 50}" for n in range(300)], "v": ["x"] * 300})
+    rows = pa.RecordBatch.from_pydict({"k": [f"k {n % 50}" for n in range(300)], "v": ["x"] * 300})
     assert keyed.write(rows, batch=batch_for(300)) == (300, 0)
     keyed.close()
     assert not copied
@@ -571,7 +573,7 @@ def test_after_a_write_that_was_rolled_back_upserts_are_copied_as_before(
         "CREATE TABLE checked (n BIGINT PRIMARY KEY, line TEXT CHECK (line <> 'bad'))",
     )
     keyed = SqlSink(uri, table="checked", mode="upsert", key=["n"])
-    bad = pa.record_batch({"n": list(range(300)), "line": ["bad"] * 300})
+    bad = pa.RecordBatch.from_pydict({"n": list(range(300)), "line": ["bad"] * 300})
     with pytest.raises(psycopg.errors.CheckViolation):
         keyed.write(bad, batch=batch_for(300))
     for _ in range(2):

@@ -262,7 +262,7 @@ def test_values_of_a_dataframe_are_stored_as_what_they_mean(server: Any) -> None
 
 def test_columns_are_stored_as_the_same_rows_are(sink: SqlSink, server: Any) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="has the columns")
-    whole = pyarrow.record_batch(
+    whole = pyarrow.RecordBatch.from_pydict(
         {
             "n": [1, None, 3],
             "flag": [True, False, None],

@@ -34,7 +34,7 @@ def _position(number: int) -> Position:
 
 def _columns_of(job: str, numbers: list[int]) -> Any:
     pyarrow = pytest.importorskip("pyarrow", reason="has the columns")
-    return pyarrow.record_batch(
+    return pyarrow.RecordBatch.from_pydict(
         {"job": [job] * len(numbers), "number": numbers, "copy": [0] * len(numbers)}
     )
 

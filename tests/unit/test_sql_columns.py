@@ -26,7 +26,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def columns(numbers: range) -> Any:
-    return pa.record_batch({"number": list(numbers), "line": [f"line {n}" for n in numbers]})
+    return pa.RecordBatch.from_pydict(
+        {"number": list(numbers), "line": [f"line {n}" for n in numbers]}
+    )
 
 
 @pytest.mark.req("S70")
@@ -83,10 +85,12 @@ def test_a_value_is_stored_or_refused_as_in_a_dict(kind: Any, data: Any, column:
     arrow, values = kind
     some = data.draw(st.lists(values | st.none(), min_size=1, max_size=4))
     array = pa.array(some, arrow)
-    pairs = {"maps_as_pydicts": "strict"} if pa.types.is_map(arrow) else {}
+    python = array.to_pylist()
+    if pa.types.is_map(arrow):
+        python = [None if value is None else dict(value) for value in python]
     forms = [
         pa.record_batch([array], ["v"]),
-        [{"v": value} for value in array.to_pylist(**pairs)],
+        [{"v": value} for value in python],
     ]
     found: list[Any] = []
     for form in forms:
@@ -144,9 +148,9 @@ def test_named_columns_are_taken_in_any_order_and_others_end_the_run() -> None:
     sink.write(turned.select(["number"]), batch=batch_of(range(3, 6)))
     assert query("SELECT count(number), max(line) FROM t") == [(6, "line 2")]
     with pytest.raises(UnrunnableError, match="'other', which is none of"):
-        sink.write(pa.record_batch({"other": [1]}), batch=batch_of([9]))
+        sink.write(pa.RecordBatch.from_pydict({"other": [1]}), batch=batch_of([9]))
     with pytest.raises(UnrunnableError, match="1 rows for a batch of 2 records"):
-        sink.write(pa.record_batch({"number": [1]}), batch=batch_of([9, 10]))
+        sink.write(pa.RecordBatch.from_pydict({"number": [1]}), batch=batch_of([9, 10]))
 
 
 def test_upserts_from_columns() -> None:
@@ -154,8 +158,12 @@ def test_upserts_from_columns() -> None:
         "sqlite:///t.db", table="t", mode="upsert", key=["k"],
         schema="CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)",
     )  # fmt: skip
-    rows = pa.record_batch({"k": [n % 3 for n in range(9)], "v": [str(n) for n in range(9)]})
+    rows = pa.RecordBatch.from_pydict(
+        {"k": [n % 3 for n in range(9)], "v": [str(n) for n in range(9)]}
+    )
     assert sink.write(rows, batch=batch_of(range(9))) == (9, 0)
     assert query("SELECT * FROM t") == [(0, "6"), (1, "7"), (2, "8")]
     with pytest.raises(JobError, match="position 10: column k of the key is missing or NULL"):
-        sink.write(pa.record_batch({"k": [1, None], "v": ["", ""]}), batch=batch_of([9, 10]))
+        sink.write(
+            pa.RecordBatch.from_pydict({"k": [1, None], "v": ["", ""]}), batch=batch_of([9, 10])
+        )
