@@ -33,6 +33,7 @@ def main(extras: list[str]) -> None:
     for name in flowctl.__all__:
         getattr(flowctl, name)  # loaded when they are first used
     _run_a_job()
+    _write_a_page()
     said = _flowctl("--version").stdout
     assert said == f"flowctl {version(_DISTRIBUTION)}\n", said
     _try_the_lab(is_there="lab" in extras)
@@ -53,6 +54,13 @@ def _run_a_job() -> None:
     seen: list[int] = []
     run_local(lambda batch: seen.extend(record.value for record in batch), [1, 2])
     assert sorted(seen) == [1, 2], seen
+
+
+def _write_a_page() -> None:
+    """The page is a file in the wheel."""
+    from flowctl.instrumentation.page import PageState, page_with
+
+    assert "<html" in page_with(PageState().whole())
 
 
 def _try_the_lab(*, is_there: bool) -> None:

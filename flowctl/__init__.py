@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flowctl.config import (
         CallSettings,
         CheckpointSettings,
+        EventsSettings,
         ListenSettings,
         LossSettings,
         MetricsSettings,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         WireError,
     )
     from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot, View
+    from flowctl.instrumentation.views import Page
     from flowctl.pacing.api import paced
     from flowctl.pacing.target_settings import Limits
     from flowctl.ports import (
@@ -114,6 +116,7 @@ __all__ = [
     "Emission",
     "Ended",
     "Endpoint",
+    "EventsSettings",
     "Extent",
     "FencedError",
     "FileCheckpointStore",
@@ -133,6 +136,7 @@ __all__ = [
     "ManualSpout",
     "MetricsSettings",
     "MissingExtraError",
+    "Page",
     "PartitionCheckpoint",
     "Position",
     "Process",
@@ -170,6 +174,7 @@ _HOMES = {
     "flowctl.config": (
         "CallSettings",
         "CheckpointSettings",
+        "EventsSettings",
         "ListenSettings",
         "LossSettings",
         "MetricsSettings",
@@ -196,6 +201,7 @@ _HOMES = {
         "TupleSettings",
     ),
     "flowctl.instrumentation.snapshot": ("BoltView", "Report", "Snapshot", "View"),
+    "flowctl.instrumentation.views": ("Page",),
     "flowctl.pacing.api": ("paced",),
     "flowctl.pacing.target_settings": ("Limits",),
     "flowctl.ports": (

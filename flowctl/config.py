@@ -120,6 +120,15 @@ class MetricsSettings(Section, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
 
 
+class EventsSettings(Section, frozen=True, kw_only=True):
+    """Where a run keeps what it decided and why, for ``flowctl explain``."""
+
+    # None: beside the checkpoint, if that is in files; else nowhere.
+    file: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    # Two files of this size at most: some 14 hours of a run, at 1.6 kB each 5 s.  0: none.
+    bytes_max: Lab[CountOrZero] = 8 << 20
+
+
 class LossSettings(Section, frozen=True, kw_only=True):
     """How many records a run may leave out: rejected, or given up and dead-lettered."""
 
@@ -142,6 +151,7 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
     call: CallSettings = CallSettings()
     metrics: MetricsSettings = MetricsSettings()
     loss: LossSettings = LossSettings()
+    events: EventsSettings = EventsSettings()
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
         """Return a copy with dotted names replaced; values may be text, as with ``--set``.

@@ -419,6 +419,17 @@ def names_of(bolts: Bolts) -> Sequence[str]:
 
 
 @runtime_checkable
+class RoomyBolts(Protocol):
+    """Bolts that know whether there is room for more of them."""
+
+    def has_room(self) -> bool | None:
+        """Whether one more bolt would find a slot, or time of a processor; None: unknown.
+
+        Asked four times a second; must not block.
+        """
+
+
+@runtime_checkable
 class EndingBolts(Protocol):
     """Bolts that can be killed individually in whatever state they are: processes, not threads."""
 

@@ -8,7 +8,7 @@ has a suite for both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint, Receipts, Record
@@ -35,18 +35,13 @@ class Block(Protocol):
     def __len__(self) -> int: ...
 
     def batch_records(self, i: int, j: int) -> Sequence[Record]:
-        """Return records ``i`` to ``j - 1``; their positions are ints in rising order."""
+        """Return records ``i`` to ``j - 1``; their positions are ints in rising order.
+
+        A source that has columns returns :class:`flowctl.core.records.ColumnRecords`.
+        """
 
     def position(self, i: int) -> int:
         """Return the position of record ``i``; that of ``len(block)`` is ``stop``."""
-
-
-@runtime_checkable
-class ColumnBlock(Protocol):
-    """A block whose source has columns."""
-
-    def to_arrow(self, i: int, j: int) -> Any:
-        """Return rows ``i`` to ``j - 1`` as a ``pyarrow.RecordBatch``, without a copy."""
 
 
 class RangeReader(Protocol):

@@ -17,6 +17,21 @@ def append(batch: Batch) -> None:
             file.write(f"{record.value.id} {batch.span.partition} {record.position}\n")
 
 
+class Arrow:
+    """A sink that takes Arrow, as :func:`append`; the columns ``id`` and ``a.b`` are equal."""
+
+    takes_arrow = True
+
+    def write(self, rows: Any, *, batch: Batch) -> None:
+        with Path(os.environ["SINK_JOBS_DIR"], f"{os.getpid()}.txt").open("a") as file:
+            for number, text in zip(rows["id"].to_pylist(), rows["a.b"].to_pylist(), strict=True):
+                assert text == str(number)
+                file.write(f"{number} {batch.span.partition} {batch.span.first}\n")
+
+
+arrow = Arrow()
+
+
 def pick(batch: Batch) -> None:
     """As :func:`append`, but rows whose id is a multiple of 100 are rejected."""
     for record in batch:

@@ -165,6 +165,18 @@ def _flow_sink(_: Path, fn: Callable[[Any], None]) -> None:
     flow_sink(fn, target="walk", rows_max=3)(iter([Row(id=n) for n in range(RECORDS)]))
 
 
+def _columns(_: Path, fn: Callable[[Any], None]) -> None:
+    import pyarrow as pa
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from pyspark_flowctl import flow_sink
+    from pyspark_flowctl.arrow_rows import ArrowRows
+
+    batch = pa.RecordBatch.from_pydict({"id": range(RECORDS)})
+    schema = StructType([StructField("id", LongType())]).json()
+    flow_sink(fn, target="walk", rows_max=3)(ArrowRows([batch], schema))
+
+
 def _apply(place: Path, fn: Callable[[Any], None]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -188,6 +200,7 @@ def _apply(place: Path, fn: Callable[[Any], None]) -> None:
 DOORS: Final = {
     "a range": (_ranges, 0.05),
     "a row of flow_sink": (_flow_sink, 0.001),
+    "a row of write(df)": (_columns, 0.001),
     "a row of apply": (_apply, 0.05),
 }
 

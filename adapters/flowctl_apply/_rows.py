@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Number
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.records import Fields
 from flowctl.errors import ConfigError, MissingExtraError, UnrunnableError
 
 
@@ -361,12 +363,29 @@ def _check_names(
 
 
 def _from_rows(rows: Sequence[Any], schema: Any) -> Any:
-    columns: list[list[Any]] = [[] for _ in schema]
-    for number, row in enumerate(rows):
-        for column, value in zip(columns, _values(row, number, schema), strict=True):
-            column.append(value)
+    columns = _alike(rows, schema.names)
+    if columns is None:  # or one of them is none: then this says which
+        listed = [_values(row, number, schema) for number, row in enumerate(rows)]
+        columns = [[row[at] for row in listed] for at in range(len(schema))]
     arrays = [_array(values, field) for values, field in zip(columns, schema, strict=True)]
     return arrow().Table.from_arrays(arrays, schema=schema)
+
+
+def _alike(rows: Sequence[Any], names: Sequence[str]) -> Sequence[Sequence[Any]] | None:
+    """Return the columns of rows that are all tuples, or all dicts, of these columns; else None.
+
+    Nearly all rows are, and a look at each of them would cost ten times as much.
+    """
+    kinds = set(map(type, rows))
+    are_dicts = kinds.issubset((dict, Fields))
+    if not (are_dicts or kinds.issubset((tuple, list))) or set(map(len, rows)) != {len(set(names))}:
+        return None
+    if not are_dicts:
+        return list(zip(*rows, strict=True))
+    try:
+        return [list(map(itemgetter(name), rows)) for name in names]
+    except KeyError:
+        return None
 
 
 def _values(row: Any, number: int, schema: Any) -> Sequence[Any]:

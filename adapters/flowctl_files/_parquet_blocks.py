@@ -6,9 +6,9 @@ import io
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, product
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
-from flowctl.core.records import Fields, Record
+from flowctl.core.records import ColumnRecords, Fields
 from flowctl.errors import ConfigError, MissingExtraError, SourceError
 from flowctl_files._layouts import Layout, with_column
 from flowctl_files._stores import lasting
@@ -87,47 +87,13 @@ class RowsBlock:
         """See :class:`flowctl.range_ports.Block`."""
         return self._positions[i] if i < len(self._positions) else self.stop
 
-    def positions(self, i: int, j: int) -> Sequence[int]:
-        """Return the positions of rows ``i`` to ``j - 1``."""
-        return self._positions[i:j]
-
-    def batch_records(self, i: int, j: int) -> Sequence[Record]:
+    def batch_records(self, i: int, j: int) -> ColumnRecords:
         """See :class:`flowctl.range_ports.Block`."""
-        return Rows(self._batch.slice(i, j - i), self.positions(i, j))
-
-    def to_arrow(self, i: int, j: int) -> Any:
-        """See :class:`flowctl.range_ports.ColumnBlock`."""
-        return self._batch.slice(i, j - i)
+        return ColumnRecords(self._batch, range(i, j), self._positions.__getitem__, _rows)
 
 
-class Rows(Sequence[Record]):
-    """Rows that are made into records, with dicts as values, only when they are asked for."""
-
-    __slots__ = ("_batch", "_positions", "_records")
-
-    def __init__(self, batch: Any, positions: Sequence[int]) -> None:
-        self._batch = batch
-        self._positions = positions
-        self._records: list[Record] | None = None
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        return self._made()[index]
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._made())
-
-    def _made(self) -> list[Record]:
-        if self._records is None:
-            values = map(Fields, self._batch.to_pylist())
-            self._records = list(map(Record, self._positions, values))
-        return self._records
+def _rows(batch: Any) -> list[Fields]:
+    return list(map(Fields, batch.to_pylist()))
 
 
 def unreadable_value(name: str, batch: Any, positions: Sequence[int]) -> SourceError | None:

@@ -10,11 +10,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, count, pairwise
 from operator import add
-from typing import Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 from flowctl.core.records import Position, Record
 from flowctl.errors import SourceError
 from flowctl_files._lines import LineCodec
+
+T = TypeVar("T")
 
 # -- Lines that were read but not looked at: each becomes a record when it is processed --------
 #
@@ -34,7 +36,8 @@ class TextBlock:
     """
 
     __slots__ = (
-        "_at", "_codec", "_data", "_first", "_line", "_offsets", "_piece", "_records", "stop",
+        "_at", "_codec", "_data", "_first", "_line", "_offsets", "_piece", "_piece_of_values",
+        "_records", "_values", "stop",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +56,8 @@ class TextBlock:
         self._first = list(accumulate(lines, initial=0))
         self._piece = -1  # the piece whose records were made last
         self._records: list[Record] = []
+        self._piece_of_values = -1
+        self._values: list[Any] = []
 
     @property
     def size_bytes(self) -> int:
@@ -120,20 +125,31 @@ class TextBlock:
             self._piece = piece
         return self._records
 
+    def values_of(self, piece: int) -> list[Any]:
+        """Return the lines of a piece, without records; they are kept as the records are."""
+        if piece != self._piece_of_values:
+            self._values, _ = self._split(piece)
+            self._piece_of_values = piece
+        return self._values
+
     def records(self) -> Iterator[Record]:
         """Iterate over all records; each is made when it is reached, and not kept."""
         return chain.from_iterable(map(self._made, range(len(self._offsets) - 1)))
 
     def _made(self, piece: int) -> Iterator[Record]:
-        begin, end = self._offsets[piece : piece + 2]
-        begins = self._at + begin == 0
-        values, sizes, _ = self._codec.split(self._data[begin:end], begins=begins)
+        values, sizes = self._split(piece)
         # add(…, count()): each line's newline is a byte too.
-        offsets = map(add, accumulate(sizes, initial=self._at + begin), count())
+        offsets = map(add, accumulate(sizes, initial=self._at + self._offsets[piece]), count())
         positions: Iterable[Position] = offsets
         if self._line is not None:
             positions = zip(offsets, count(self._line + self._first[piece]), strict=False)
         return map(Record, positions, values)
+
+    def _split(self, piece: int) -> tuple[list[Any], Iterable[int]]:
+        begin, end = self._offsets[piece : piece + 2]
+        begins = self._at + begin == 0
+        values, sizes, _ = self._codec.split(self._data[begin:end], begins=begins)
+        return values, sizes
 
 
 class TextRecords(Sequence[Record]):
@@ -152,15 +168,22 @@ class TextRecords(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         if self._all is not None:
-            yield from self._all
-            return
+            return iter(self._all)
+        return self._in_pieces(self._block.records_of)
+
+    @property
+    def values(self) -> list[Any]:
+        """The lines, without records around them."""
+        return list(self._in_pieces(self._block.values_of))
+
+    def _in_pieces(self, made: Callable[[int], list[T]]) -> Iterator[T]:
         at = self._i
         while at < self._j:
             piece = self._block.piece_of(at)
             first = self._block.first_of(piece)
-            records = self._block.records_of(piece)[at - first : self._j - first]
-            yield from records
-            at += len(records)
+            parts = made(piece)[at - first : self._j - first]
+            yield from parts
+            at += len(parts)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...

@@ -277,7 +277,8 @@ class ParquetRows(ByValue):
     def records_of(self, block: Block, i: int, j: int) -> list[Record]:
         """See :class:`ByValue`; an error names the row and the column."""
         assert isinstance(block, RowsBlock)
-        batch, positions = block.to_arrow(i, j), block.positions(i, j)
+        batch = block.batch_records(i, j).to_arrow()
+        positions = [block.position(row) for row in range(i, j)]
         try:
             return list(map(Record, positions, batch.to_pylist()))
         except Exception as error:

@@ -279,6 +279,11 @@ class SparkBolts:
         if run is not None:
             run.end(bolt, reason, host, pid)
 
+    def has_room(self) -> bool | None:
+        """Whether a local master has more slots than bolts; None: a cluster's are not known."""
+        slots = self._run.slots() if self._run is not None else None
+        return None if slots is None else slots > self.count
+
     def leaving(self) -> Sequence[str]:
         """Return the bolts on executors that Spark is decommissioning; unknown on Connect."""
         return self._run.leaving() if self._run is not None else ()
@@ -334,6 +339,10 @@ class _Run:
 
     def start(self) -> None:
         self._launcher.start()
+
+    def slots(self) -> int | None:
+        """Return the slots of a local master once Spark has started; else None."""
+        return self._jobs.slots() if self._jobs is not None else None
 
     def stop(self, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s

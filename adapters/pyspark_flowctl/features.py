@@ -70,6 +70,13 @@ def arrow_converter() -> Any:
     return ArrowTableToRowsConversion
 
 
+def arrow_stream_writer() -> Any:
+    """Return the class of writers of streams that get columns; None before Spark 4.1."""
+    from pyspark.sql import datasource
+
+    return getattr(datasource, "DataSourceStreamArrowWriter", None)
+
+
 def arrow_schema(struct: StructType) -> Any:
     """Return ``struct`` as Arrow's schema, timestamps as instants in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema

@@ -16,12 +16,13 @@ from flowctl.core.letters import Letter, redrive_partition
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import Pacer, TargetPacer
 from flowctl.delivery.plan import Plan, Where
-from flowctl.delivery.sections import Sections, section_of
+from flowctl.delivery.sections import ColumnSections, Numbered, Sections, section_of
 from flowctl.delivery.tally import Tally
 from flowctl.errors import UnrunnableError
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.target_settings import Limits
 from flowctl.ports import RedrivableDeadLetter
+from pyspark_flowctl.arrow_rows import ArrowRows, check_names, letter_row, plain_row
 from pyspark_flowctl.outcome import install_remedy
 
 # -- Letters of earlier runs that ``flowctl dlq redrive`` has marked: written before new rows --
@@ -155,15 +156,18 @@ class Origin(msgspec.Struct, frozen=True):
     by_stage: bool = False
     batch_id: int | None = None
 
-    def sections(self, rows: Iterable[Any]) -> Sections:
+    def sections(self, rows: Iterable[Any]) -> Sections | ColumnSections:
         """Return the rows of this task's partition as named sections.
 
         A datetime that all rows share, such as the time of the run, may differ in another run of
         the job, but not in another attempt of a task.
         """
-        return Sections(rows, passing_moments=not self.by_stage)
+        passing = not self.by_stage
+        if isinstance(rows, ArrowRows):
+            return ColumnSections(rows, rows.rows, passing_moments=passing)
+        return Sections(rows, passing_moments=passing)
 
-    def where(self, job: str, sections: Sections) -> Where:
+    def where(self, job: str, sections: Numbered) -> Where:
         """Return the name of this task's partition, whose rows are those of ``sections``."""
         from pyspark import TaskContext
 
@@ -201,13 +205,14 @@ def deliver(
 ) -> Tally:
     """Deliver ``rows``, log their counts in one line, and return the counts.
 
+    Those of an :class:`ArrowRows` stay columns until somebody asks for a row.
     Partition 0 first writes the letters that ``flowctl dlq redrive`` has marked.  With ``at_end`` a
     share in ``fail_over`` applies to this partition; otherwise the driver applies it to all.
     ``schema`` is the rows' schema, as Spark's JSON, if known.
     """
     parts = {name: _loaded(name, part) for name, part in task.parts.items()}
     sink = parts.get("sink")
-    plan = _plan(task, parts, at_end=at_end)
+    plan = _plan(task, parts, rows, at_end=at_end)
     sections = origin.sections(rows)
     where = origin.where(task.job, sections)
     pacer = TargetPacer(
@@ -249,10 +254,10 @@ def _loaded(name: str, part: bytes) -> Any:
         ) from error
 
 
-def _plan(task: SinkTask, parts: dict[str, Any], *, at_end: bool) -> Plan:
+def _plan(task: SinkTask, parts: dict[str, Any], rows: Iterable[Any], *, at_end: bool) -> Plan:
     sink = parts.get("sink")
     return Plan(
-        process=parts["fn"] if sink is None else _into(sink),
+        process=parts["fn"] if sink is None else _into(sink, rows),
         rows_max=task.rows_max,
         call_max_s=task.call_max_s,
         call_timeout_s=task.call_timeout_s,
@@ -272,41 +277,19 @@ def _tell(event: str, task: SinkTask, where: Where, tally: Tally, **more: Any) -
     log(event, target=task.target, partition=where.partition, **tally.fields(), **more)
 
 
-def letter_row(value: Any) -> Any:
-    """Return a Row as :func:`plain_row` does, but a map as pairs, which can't pass for a Row.
+def _into(sink: Any, rows: Iterable[Any]) -> Callable[[Batch], None]:
+    """Return a function that writes a batch into ``sink``, as what it takes."""
+    takes_arrow = getattr(sink, "takes_arrow", False)
+    dicts = rows.dicts if isinstance(rows, ArrowRows) else None
 
-    No other value of Spark's is a tuple, and a tuple stays a tuple in a letter.
-    """
-    return plain_row(value, pairs=True)
-
-
-def plain_row(value: Any, *, pairs: bool = False) -> Any:
-    """Return a Row as a dict, including Rows within it; anything else unchanged.
-
-    With ``pairs`` a map becomes a tuple of its keys and values, in which keys may be Rows.
-    Raises :class:`UnrunnableError` if two columns have the same name, as one of them would be lost.
-    """
-    if hasattr(value, "asDict"):
-        names = value.__fields__
-        if len(set(names)) < len(names):
-            doubled = next(name for name in names if names.count(name) > 1)
-            raise UnrunnableError(
-                "df",
-                f"two columns are called {doubled!r}, so a row can't be a dict.",
-                remedy="Rename one: df.toDF(…).",
-            )
-        return {name: plain_row(part, pairs=pairs) for name, part in zip(names, value, strict=True)}
-    if isinstance(value, list):
-        return [plain_row(part, pairs=pairs) for part in value]
-    if isinstance(value, dict) and pairs:
-        return tuple((letter_row(key), letter_row(part)) for key, part in value.items())
-    if isinstance(value, dict):
-        return {key: plain_row(part) for key, part in value.items()}
-    return value
-
-
-def _into(sink: Any) -> Callable[[Batch], None]:
     def write(batch: Batch) -> None:
-        sink.write([plain_row(record.value) for record in batch], batch=batch)
+        if dicts is None or not batch.has_columns:  # letters of earlier runs
+            given: Any = list(map(plain_row, batch.values))
+        elif takes_arrow:
+            given = batch.to_arrow()
+            check_names(given.schema.names)
+        else:
+            given = dicts(batch.to_arrow())
+        sink.write(given, batch=batch)
 
     return write

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
     DataSourceStreamWriter,
-    DataSourceWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import Row
 
 from flowctl.delivery.lost_rows import check_losses
 from flowctl.delivery.options import WRITE, names_of, read_text
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
 from flowctl.logs import ModuleLogger
+from pyspark_flowctl.arrow_rows import ArrowRows
+from pyspark_flowctl.features import arrow_stream_writer
 from pyspark_flowctl.sink_task import Origin, deliver
 from pyspark_flowctl.sinks import FlowSink, flow_sink
 from pyspark_flowctl.text_options import check_known, named_object
@@ -48,17 +49,17 @@ class Counted(WriterCommitMessage):
     tally: Tally
 
 
-class BatchWriter(DataSourceWriter):
+class BatchWriter(DataSourceArrowWriter):
     """For ``df.write.format("flowctl")``."""
 
     def __init__(self, sink: FlowSink, schema: str) -> None:
         self._sink = sink
         self._schema = schema
 
-    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        """Write the rows of one partition, on a worker."""
-        sink = self._sink
-        return Counted(deliver(sink.task, sink.origin, iterator, at_end=False, schema=self._schema))
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write the rows of one partition, which come as ``pyarrow.RecordBatch``, on a worker."""
+        sink, rows = self._sink, ArrowRows(iterator, self._schema)
+        return Counted(deliver(sink.task, sink.origin, rows, at_end=False, schema=self._schema))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the counts of all rows, as all partitions are written."""
@@ -69,7 +70,10 @@ class BatchWriter(DataSourceWriter):
         _log.warning("write_failed", target=self._sink.task.target, **_sum(messages).fields())
 
 
-class StreamWriter(DataSourceStreamWriter):
+_ArrowWriter: Any = arrow_stream_writer()
+
+
+class StreamWriter(_ArrowWriter or DataSourceStreamWriter):  # type: ignore[misc]
     """The writer of ``writeStream.format("flowctl")``.
 
     A span's partition contains the query's id, and its positions are (batch id, section, its mark,
@@ -80,10 +84,14 @@ class StreamWriter(DataSourceStreamWriter):
         self._sink = sink
         self._schema = schema
 
-    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        """Write the rows of one partition of a batch, on a worker."""
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write the rows of one partition of a batch, on a worker.
+
+        They come as ``pyarrow.RecordBatch``, and from Spark 4.0 as Rows.
+        """
+        rows: Iterable[Any] = ArrowRows(iterator, self._schema) if _ArrowWriter else iterator
         task, origin = self._sink.task, _origin_of_batch(self._sink)
-        return Counted(deliver(task, origin, iterator, at_end=False, schema=self._schema))
+        return Counted(deliver(task, origin, rows, at_end=False, schema=self._schema))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log the counts of the batch's rows, as all of its partitions are written."""

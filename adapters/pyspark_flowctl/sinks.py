@@ -4,6 +4,11 @@
 numbers in the partition.  The rows per call follow the target's behaviour: just enough to make the
 fixed cost of a call small.  ``async def`` is awaited.  A sink gets the rows as dicts.
 
+**Rows stay columns** in ``write(df)`` and ``flow_batch`` (not on Spark 3.5), until somebody asks
+for one: ``batch.to_arrow()`` copies nothing, and a sink whose class says ``takes_arrow = True``
+gets a ``pyarrow.RecordBatch`` whose row ``i`` belongs to ``batch[i]``.  It gets dicts where rows
+come as Rows, as in ``foreachPartition``, and of letters that are written again.
+
 **What becomes of rows**: returning means that all are written.  ``batch.reject(record, why)``
 leaves one out.  After a refusal of the target (429, "too many connections", ``RetryLater``) flowctl
 waits, and no attempt is used up; ``RetryLater(again=[…])`` sends only those rows again.  After any
@@ -21,6 +26,7 @@ that Spark runs again gives the same names to the same rows.  If it produces oth
 order (after a shuffle, with ``rand()``, from a source that changed), each section of rows that
 differs has other names (:mod:`flowctl.delivery.sections`): it is written again, not left out.  The
 same ``name`` and ``run`` in another application mean the same rows, which ``SqlSink`` leaves out.
+Rows that come as columns have other names than the same rows in ``foreachPartition``.
 """
 
 from __future__ import annotations
@@ -41,8 +47,9 @@ from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_process
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.api import paced
+from pyspark_flowctl.arrow_rows import ArrowRows
 from pyspark_flowctl.column_types import check_sendable
-from pyspark_flowctl.features import arrow_converter, converts_arrow, is_connect
+from pyspark_flowctl.features import converts_arrow, is_connect
 from pyspark_flowctl.outcome import error_on_worker
 from pyspark_flowctl.shipping import ship
 from pyspark_flowctl.sink_task import Origin, SinkTask, deliver
@@ -52,46 +59,30 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 # -- Rows of a DataFrame, partition by partition ----------------------------------------------
-#
-# Run a function over the Rows of each partition, as ``foreachPartition`` does, and get texts
-# back.
-#
-# Rows come out of Arrow batches: so it works on Spark Connect too.
 
 
 def run_on_rows(
     df: Any, partition: Callable[[Iterable[Any]], Iterator[str]], schema: str
 ) -> list[str]:
-    """Call ``partition`` with the Rows of each partition of ``df``; return all texts it yields.
+    """Call ``partition`` with the rows of each partition of ``df``; return all texts it yields.
 
+    They are :class:`ArrowRows`, on Spark Connect too; Rows where Spark 3.5 makes them itself.
     ``schema`` is the schema of ``df``, as Spark's JSON. Spark's errors pass through.
     """
-    if not (converts_arrow() or is_connect(df)):  # Spark 3.5 makes the Rows itself
+    if not (converts_arrow() or is_connect(df)):
         texts: list[str] = df.rdd.mapPartitions(partition).collect()
         return texts
 
     def batches_in(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow
 
-        made = list(partition(rows_of(batches, schema)))
+        made = list(partition(ArrowRows(batches, schema)))
         yield pyarrow.RecordBatch.from_pydict({"text": made})
 
     batches_in.__module__ = __name__  # workers find it by its name
     # By position: mapInArrow finds columns by name, and names may hold dots or come twice.
     columns = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
     return [row.text for row in columns.mapInArrow(batches_in, "text string").collect()]
-
-
-def rows_of(batches: Iterable[Any], schema: str) -> Iterator[Any]:
-    """Yield the Rows of ``batches`` (``pyarrow.RecordBatch``); ``schema`` is Spark's, as JSON."""
-    import pyarrow
-    from pyspark.sql.types import StructType, _parse_datatype_json_string
-
-    convert = arrow_converter().convert
-    kind = _parse_datatype_json_string(schema)
-    assert isinstance(kind, StructType)
-    for batch in batches:
-        yield from convert(pyarrow.Table.from_batches([batch]), kind)
 
 
 # -- ``flow_sink`` and ``flow_batch`` ----------------------------------------------------------

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
-from flowctl.core.records import Record, Span, with_fields
+from flowctl.core.records import ColumnRecords, Record, Span, with_fields
 from flowctl.errors import CallTooLongError, MissingExtraError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
@@ -27,13 +27,13 @@ class Batch(Sequence[Record]):
     ``clock`` gives monotonic seconds; the caller of ``process`` provides it.  Without it nothing is
     measured, as in tests with a batch made by hand.  ``tell_prolonged`` is the bolt's link, for the
     collectors of topologies: it tells the hub that an input of this batch takes longer.
-    ``columns`` is what :meth:`to_arrow` calls where the source has columns.  ``overdue`` is set, by
-    another thread, once the call took too long and counts as failed: see :meth:`check_in_time`.
+    ``overdue`` is set, by another thread, once the call took too long and counts as failed: see
+    :meth:`check_in_time`.
     """
 
     __slots__ = (
         "__weakref__", "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt",
-        "columns", "left_out", "left_out_at", "overdue", "rejected", "sink_s", "span",
+        "left_out", "left_out_at", "overdue", "rejected", "sink_s", "span",
         "tell_prolonged",
     )  # fmt: skip
 
@@ -62,7 +62,6 @@ class Batch(Sequence[Record]):
         self.left_out: int = 0
         self.left_out_at: set[int] | None = None
         self.tell_prolonged: Callable[[int, Batch], None] | None = None
-        self.columns: Callable[[], Any] | None = None
         self.overdue: CallTooLongError | None = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -118,14 +117,31 @@ class Batch(Sequence[Record]):
         def __getattr__(self, name):
             raise _no_record(f".{name}") if name[0] != "_" else AttributeError(name)
 
+    @property
+    def values(self) -> Sequence[Any]:
+        """The records' values, in order: all at once where the source can (text, columns).
+
+        That costs less than to take them from records, of which none is made.
+        """
+        made: Sequence[Any] | None = getattr(self._records, "values", None)
+        return [record.value for record in self._records] if made is None else made
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the source has columns: ``ParquetRanges``, and ``flow_sink(…).write(df)``."""
+        return isinstance(self._records, ColumnRecords)
+
     def to_arrow(self) -> Any:
         """Return the batch as a ``pyarrow.RecordBatch``; its rows are in the order of the records.
 
-        Nothing is copied if the source has columns (``ParquetRanges``).  Otherwise each value
+        Nothing is copied if the source has columns (:attr:`has_columns`).  Otherwise each value
         becomes a row: a dict by its keys, anything else in a column ``value``.  Needs pyarrow
         (:class:`flowctl.errors.MissingExtraError`).
         """
-        return record_batch(self._records) if self.columns is None else self.columns()
+        records = self._records
+        if isinstance(records, ColumnRecords):
+            return records.to_arrow()
+        return record_batch(self.values)
 
     def to_pandas(self) -> Any:
         """Return the batch as a ``pandas.DataFrame``, as :meth:`to_arrow` would.
@@ -242,8 +258,8 @@ def _not_in_batch(what: str, records: int) -> UnrunnableError:
 # -- Records as columns, for sources that have none. Imported only where it is needed ----------
 
 
-def record_batch(records: Sequence[Record]) -> Any:
-    """Return a ``pyarrow.RecordBatch`` with a row for each record.
+def record_batch(given: Sequence[Any]) -> Any:
+    """Return a ``pyarrow.RecordBatch`` with a row for each value.
 
     If all values are dicts, or Rows of Spark, they become rows with named columns: all columns that
     occur, with nulls where a row lacks one.  Other values make one column, ``value``.
@@ -252,7 +268,7 @@ def record_batch(records: Sequence[Record]) -> Any:
         pyarrow: Any = importlib.import_module("pyarrow")
     except ModuleNotFoundError:
         raise MissingExtraError("batch.to_arrow", "pyarrow", "parquet") from None
-    values = [_fields(record.value) for record in records]
+    values = list(map(_fields, given))
     if values and all(isinstance(value, dict) for value in values):
         # Not from_pylist: it takes the columns of the first row only, and leaves out all others.
         names = dict.fromkeys(name for value in values for name in value)

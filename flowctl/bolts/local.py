@@ -21,6 +21,10 @@ from flowctl.threads import guarded
 # How many threads of a run may be left in calls that don't return.  Each holds a stack, and what
 # its call holds; if there are more, something else is wrong than a few records.
 STUCK_MAX: Final = 64
+# Over this time [s] a process uses its processor evenly enough; from this share of one on, more
+# threads would only wait for the interpreter.
+_LOAD_OVER_S: Final = 1.0
+_LOAD_FULL: Final = 0.8
 
 
 class LocalBolts:
@@ -54,11 +58,16 @@ class LocalBolts:
         self._process = process
         self._refusal = refusal
         self._run: _Run | None = None
+        self._load = _Load()
 
     @property
     def names(self) -> Sequence[str]:
         """See :class:`flowctl.ports.NamedBolts`."""
         return [f"{self._prefix}{number}" for number in range(1, self.count + 1)]
+
+    def has_room(self) -> bool | None:
+        """Whether this process leaves time for more threads; None for the first second."""
+        return self._load.has_room()
 
     def listen_host(self) -> str:
         """Loopback: the bolts run here."""
@@ -91,6 +100,22 @@ class LocalBolts:
         run, self._run = self._run, None
         if run is not None:
             run.stop(timeout_s)
+
+
+class _Load:
+    """How much of one processor this process used lately: its threads share one interpreter."""
+
+    def __init__(self) -> None:
+        self._at_s, self._used_s = time.monotonic(), time.process_time()
+        self._has_room: bool | None = None
+
+    def has_room(self) -> bool | None:
+        passed_s = time.monotonic() - self._at_s
+        if passed_s >= _LOAD_OVER_S:
+            used_s = time.process_time()
+            self._has_room = used_s - self._used_s < _LOAD_FULL * passed_s
+            self._at_s, self._used_s = self._at_s + passed_s, used_s
+        return self._has_room
 
 
 class _Run:

@@ -16,8 +16,9 @@ A bolt's queue would be used up in a millisecond against a target that refuses. 
    slots, each success lets the others go on within one call's time, and only those slots that
    were refused still wait for themselves.
 
-A fault (``process`` raised something that is not a refusal) changes nothing: it does not show
-whether the target has room.  A wait ends when the link does.  It is not idle time: the bolt would
+A fault (``process`` raised something that is not a refusal) of a call that began since counts as a
+success here: the call was not refused, and whether the target is down is for the spout to tell.
+A wait ends when the link does.  It is not idle time: the bolt would
 not have taken a tuple.  Tuples that are queued meanwhile can be taken back by the spout.
 """
 
@@ -75,8 +76,11 @@ class Pauses:
         self.is_free = not self._own
 
     def failed(self, slot: Hashable) -> None:
-        """Note that the call of ``slot`` ended in a way that says nothing about the target."""
-        self._probes.discard(slot)
+        """Note that the call of ``slot`` failed, but was not refused."""
+        if slot in self._probes:
+            self.succeeded(slot)
+        elif self._own.pop(slot, None) is not None:
+            self.is_free = not (self._own or self.is_shut)
 
     def refused(self, slot: Hashable, after_s: float | None, now_s: float) -> None:
         """Note that the call of ``slot`` was refused; ``after_s`` as in

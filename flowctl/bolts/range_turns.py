@@ -29,7 +29,7 @@ from flowctl.failure.texts import (
     sendable_start,
     traceback_text,
 )
-from flowctl.range_ports import Block, ColumnBlock, RangeReader
+from flowctl.range_ports import Block, RangeReader
 from flowctl.wire.not_encodable import NotCarriedError
 from flowctl.wire.values import carry
 
@@ -167,8 +167,6 @@ class RangeTurn:
         records = block.batch_records(first, last)
         ends = block.position(first), block.position(last - 1)
         batch = self._turns.batch(self._frame, records, *ends)
-        if isinstance(block, ColumnBlock):
-            batch.columns = lambda: block.to_arrow(first, last)
         self._batch = self.batch = batch
         return batch
 

@@ -7,17 +7,41 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+import msgspec
 
 from flowctl.errors import ConfigError, InfrastructureError
 from flowctl.instrumentation.text import repaired
+from flowctl.instrumentation.views import Page, ViewMode
 
 
 def decoded(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     """Return the name as text, whatever the locale: with ``LC_ALL=C`` Python may not decode it."""
     return None if value is None else repaired(value)
+
+
+_PAGE: Final = "flowctl.page"
+
+
+def _take_page(ctx: click.Context, _: click.Parameter, place: str | None) -> None:
+    ctx.meta[_PAGE] = None if place is None else Page.at(place, name="--page")
+
+
+# With nothing behind it: any free port.
+page_option: Final = click.option(
+    "--page", metavar="[HOST:]PORT", is_flag=False, flag_value="0",
+    expose_value=False, callback=_take_page,
+    help="Show the run in a browser, too: why it is as fast as it is, each bolt, the target, what a"
+    " kill costs.  Without a PORT any free one; HOST is 127.0.0.1 unless given.",
+)  # fmt: skip
+
+
+def page_beside(mode: ViewMode) -> Page | None:
+    """Return the page that ``--page`` of this command asks for, beside a view of ``mode``."""
+    page: Page | None = click.get_current_context().meta.get(_PAGE)
+    return page and msgspec.structs.replace(page, beside=mode)
 
 
 class Seconds(click.FloatRange):

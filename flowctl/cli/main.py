@@ -42,6 +42,7 @@ from flowctl.instrumentation.text import printable, printable_problem, printable
 COMMANDS = {
     "run": ("flowctl.cli.run:run", "Run a job: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE."),
     "demo": ("flowctl_lab.demo.command:demo", "Run the main job on embedded parts and check it."),
+    "explain": ("flowctl.cli.explain:explain", "Explain why a run is, or was, not faster."),
     "checkpoint": ("flowctl.cli.checkpoint:checkpoint", "Show, rewind or clear a checkpoint."),
     "dlq": ("flowctl.cli.dlq:dlq", "Show, redrive or drop dead letters."),
     "receipts": (

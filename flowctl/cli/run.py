@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from flowctl import logs
-from flowctl.cli.click_options import check_writable
+from flowctl.cli.click_options import check_writable, page_beside, page_option
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
@@ -25,13 +25,27 @@ if TYPE_CHECKING:
     from flowctl.runtime.parts import RunnableJob
 
 
+_EVENTS = "flowctl.events"
+
+
+def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    check_writable("--events", path)
+    if path is not None:
+        ctx.meta[_EVENTS] = {"events.file": str(path)}
+
+
 @click.command()
 @click.argument("job")
 @click.option("--redis", "redis_url", metavar="URL", help="Keep the checkpoint in this Redis.")
 @click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True,
               help="Replace a setting, e.g. tuple.records_max=500; may be repeated.")  # fmt: skip
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(path_type=Path),
-              help="Write a JSON report of how the run ended, even if it fails.")  # fmt: skip
+              help="Write how the run ended, even if it fails: as the page of --page if FILE ends"
+              " in .html, else as JSON.")  # fmt: skip
+@click.option("--events", metavar="FILE", type=click.Path(path_type=Path),
+              expose_value=False, callback=_take_events,
+              help="Keep in FILE what was decided and why, for `flowctl explain`; by default it is"
+              " beside the checkpoint, if that is in files.")  # fmt: skip
 @click.option("--dead-letters", "dead_letters", metavar="DIR",
               type=click.Path(path_type=Path, file_okay=False),
               help="Keep records that can't be processed in this directory, and go on without them."
@@ -42,6 +56,7 @@ if TYPE_CHECKING:
 @click.option("--metrics", "metrics", metavar="[HOST:]PORT",
               help="Serve /metrics, /healthz and /readyz on this port while the run lasts; "
               "HOST is 127.0.0.1 unless given.")  # fmt: skip
+@page_option
 @click.option("--master", metavar="URL", help="Spark master for SparkBolts, e.g. local[4].")
 @click.option("--bolts", "bolt_count", type=click.IntRange(min=1), help="How many bolts.")
 @click.option("--standby", is_flag=True,
@@ -82,7 +97,7 @@ def run(
     from flowctl.runtime.parts import redis_store
 
     check_writable("--report", report_path)
-    settings = parse_overrides(overrides)
+    settings = parse_overrides(overrides) | click.get_current_context().meta.get(_EVENTS, {})
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     if metrics is not None:
@@ -92,12 +107,10 @@ def run(
         spout.settings = spout.settings.with_overrides(settings)
     if redis_url:
         spout.checkpoint = redis_store(redis_url)
-    if dead_letters is not None:
-        spout.dead_letter = _letters_in(dead_letters)
-    elif spout.dead_letter is None:
-        _tell_of_waiting_letters(spout.name)
+    _change_letters(spout, dead_letters)
     _change_bolts(spout, master, bolt_count)
-    view = view_mode(plain, quiet)
+    mode = view_mode(plain, quiet)
+    view = page_beside(mode) or mode
     return run_spout(spout, view=view, report_path=report_path, standby=standby)
 
 
@@ -114,11 +127,12 @@ def run_spout(
     """
     from flowctl.runtime.launch import Interrupted
 
+    is_quiet = "quiet" in (view, getattr(view, "beside", ""))
     try:
         with logs.running(spout.name), _alone(spout) if standby else nullcontext():
             report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
     except Interrupted as stopped:
-        if view == "quiet":  # no view has shown how to resume
+        if is_quiet:  # no view has shown how to resume
             click.echo(f"flowctl: {printable(stopped)}", err=True)
         return EXIT_INTERRUPTED
     finally:
@@ -126,7 +140,7 @@ def run_spout(
     lost = " · ".join(fact for fact in (losses_of(report), *earlier_losses_of(report)) if fact)
     if not lost or spout.settings.loss.fail_over is not None:
         return EXIT_FINISHED
-    if view == "quiet":
+    if is_quiet:
         click.echo(f"flowctl: finished, {lost}", err=True)
     return EXIT_FINISHED_WITH_LOSSES
 
@@ -184,6 +198,13 @@ def _letters_in(directory: Path) -> Any:
     from flowctl.adapters import load_adapter
 
     return load_adapter("flowctl_files", "files").FileDeadLetter(directory)
+
+
+def _change_letters(spout: RunnableJob, directory: Path | None) -> None:
+    if directory is not None:
+        spout.dead_letter = _letters_in(directory)
+    elif spout.dead_letter is None:
+        _tell_of_waiting_letters(spout.name)
 
 
 def _tell_of_waiting_letters(job: str) -> None:

@@ -39,6 +39,10 @@ _RUN_S: Final = 0.4
 # Where most records are bad, long runs of failures are common though the target is well.  So a run
 # without a refusal must be twice as long as the last if the target came back this lately.
 _LATELY_S: Final = 10.0
+# A target that is away fails (nearly) every call, and one that is full refuses at most every other
+# for long.  If at most this share of the failures since the last success may be its fault, it takes
+# calls, and the records of the others are bad.
+_NOW_AND_THEN: Final = 1 / 3
 
 
 class Breaker:
@@ -47,21 +51,22 @@ class Breaker:
     ``is_down`` and ``down_since_s`` give the verdict; ``reason`` is the newest failure.  ``asked``
     counts the tuples that were sent to ask since it went down.  ``failing`` holds the ids of the
     tuples whose failures in a row opened it, or will: faults counted against them prove nothing.
-    ``has_refused``: one of the failures said "full" or "away".
     """
 
     __slots__ = (
         "_after_s",
         "_ask_at_s",
         "_back_at_s",
+        "_failures",
         "_give_up_after_s",
         "_next_patience",
         "_opens_at_s",
         "_patience",
+        "_refusals",
+        "_suspect",
         "asked",
         "down_since_s",
         "failing",
-        "has_refused",
         "is_down",
         "is_lost",
         "reason",
@@ -85,7 +90,8 @@ class Breaker:
         self._opens_at_s = inf
         self._after_s = TARGET.first_s
         self._patience = self._next_patience = 1  # how much longer a run of failures must be
-        self.has_refused: bool = False  # a failure of the run, or a later one, was a refusal
+        # Since the last success: failures; those that may be the target's fault; refusals.
+        self._failures = self._suspect = self._refusals = 0
 
     def on_failure(
         self,
@@ -102,7 +108,9 @@ class Breaker:
         ``slots``: of all bolts; ``after_s``: how long the target asked to be left alone.
         """
         self.reason = reason
-        self.has_refused = self.has_refused or is_refusal
+        self._failures += 1
+        self._suspect += 1
+        self._refusals += is_refusal
         if self.is_down:
             if after_s is not None:
                 self._ask_at_s = max(self._ask_at_s, now_s + after_s)
@@ -117,7 +125,8 @@ class Breaker:
             self._opens_at_s = min(self._opens_at_s, give_up_at_s)
         lately = now_s - self._back_at_s < _LATELY_S
         patience = 1 if self.has_refused or not lately else self._patience
-        if len(self.failing) < patience * min(_FAILURES_MAX, max(_FAILURES_MIN, slots)):
+        enough = patience * min(_FAILURES_MAX, max(_FAILURES_MIN, slots))
+        if len(self.failing) < enough or self.takes_calls:
             return False
         self._next_patience = 2 * patience
         self._after_s = max(TARGET.first_s, after_s or 0.0)
@@ -125,6 +134,24 @@ class Breaker:
         run_s = _RUN_S + min(after_s or 0.0, TARGET.most_s)
         self._opens_at_s = min(self.run_began_s + run_s, give_up_at_s)
         return self._open_if_due(now_s)
+
+    def note_answered(self) -> None:
+        """Count a failure that is not the target's fault, unless nothing else has failed yet."""
+        self._failures += self._suspect > 0
+
+    def acquit(self) -> None:
+        """What failed so far, and was not refused, was not the target's fault."""
+        self._suspect = self._refusals
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether few of the failures since the last success may be the target's fault."""
+        return self._suspect <= _NOW_AND_THEN * self._failures
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether more than a few of the failures since the last success said "full" or "away"."""
+        return self._refusals > _NOW_AND_THEN * self._failures
 
     @property
     def is_about_to_open(self) -> bool:
@@ -139,17 +166,20 @@ class Breaker:
         self._opens_at_s = inf
         self._patience = self._next_patience
         self.is_down = True
+        # Asked by one call at a time, it shows whether it was only full.
+        self._failures, self._suspect, self._refusals = 1, 1, int(self.has_refused)
         self.down_since_s = self.run_began_s
         self.asked = 0
         self._ask_at_s = now_s + self._after_s
         return True
 
-    def close(self, now_s: float) -> float | None:
+    def close(self, now_s: float, *, has_succeeded: bool) -> float | None:
         """End the run of failures; return how long the target was down [s], None if it was not."""
         self.failing.clear()
         self.run_began_s = -inf
-        self.has_refused = False
         self._opens_at_s = inf
+        if has_succeeded:
+            self._failures = self._suspect = self._refusals = 0
         if not self.is_down:
             return None
         self.is_down = False
@@ -295,6 +325,7 @@ class Place:
         if not few_left or breaker.has_refused or now_s - breaker.down_since_s < BAD_END_S:
             return False
         self._cleared_at_s = now_s
+        breaker.acquit()
         self.close("so few are left that they count as bad", now_s)
         return True
 
@@ -333,6 +364,12 @@ class Place:
         ):
             self._go_down(now_s)
 
+    def note_answered(self, now_s: float) -> None:
+        """Count a failure that is not the place's fault: it took the call, as far as is known."""
+        self.breaker.note_answered()
+        if self.is_down and self.breaker.takes_calls:
+            self.close("it takes calls, but their records are bad", now_s)
+
     def on_deadline(self, now_s: float) -> None:
         """Let the place count as down, or as lost, if it is time."""
         if self.breaker.on_deadline(now_s):
@@ -355,7 +392,7 @@ class Place:
 
     def close(self, reason: str, now_s: float) -> None:
         """Treat the place as up (again); ``reason`` says why, if nothing has succeeded."""
-        asked, down_s = self.breaker.asked, self.breaker.close(now_s)
+        asked, down_s = self.breaker.asked, self.breaker.close(now_s, has_succeeded=not reason)
         if down_s is not None:
             self._counters.target_down_total_s += down_s
             came_back = TargetCameBack(at_s=now_s, down_s=down_s, asked=asked, reason=reason)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowctl.core.carried import CarriedRecord
-from flowctl.core.records import NOTHING, Record
+from flowctl.core.records import NOTHING, Record, joined
 
 NO_SIZE = -1  # the size of NOTHING, which is never sent
 _SCALAR_BYTES = 9  # msgpack's largest number: a tag and eight bytes
@@ -93,7 +93,7 @@ class Cut(msgspec.Struct, gc=False, eq=False):
 
     def joined(self, other: Cut) -> Cut:
         """Return this and ``other``, which follows it, as one."""
-        records = (*self.records, *other.records)
+        records = joined(self.records, other.records)
         return Cut(self.partition, self.seq, records, self.size_bytes + other.size_bytes)
 
 

@@ -95,30 +95,49 @@ _IN_RANGE: Final = Signal.IN_RANGE
 class StateTeller:
     """Part of ``AdaptiveFlowConsumer``; not thread-safe."""
 
-    __slots__ = ("_bolt", "_events", "_policy", "_window_told", "state")
+    __slots__ = ("_bolt", "_events", "_policy", "_service", "_window_told", "state")
 
-    def __init__(self, bolt: str, policy: WindowPolicy, events: deque[FlowEvent]) -> None:
+    def __init__(
+        self, bolt: str, policy: WindowPolicy, service: ServiceModel, events: deque[FlowEvent]
+    ) -> None:
         self.state: BoltState = BoltState.NORMAL
         self._bolt = bolt
         self._policy = policy
+        self._service = service
         self._events = events
         self._window_told = int(policy.window)
 
-    def signal(self, signal: Signal, now_s: float, rtt_s: float | None) -> None:
+    def signal(
+        self, signal: Signal, now_s: float, rtt_s: float | None, *, silent_s: float | None = None
+    ) -> None:
         """Note what the window policy made of an ack, an expiry or a refusal."""
         before, after = self._window_told, int(self._policy.window)
         if after != before and abs(after - before) * _TELL_WINDOW >= before:
             self._window_told = after
             self._events.append(
                 WindowChanged(
-                    at_s=now_s, bolt=self._bolt, before=before, after=after, reason=signal.value
+                    at_s=now_s,
+                    bolt=self._bolt,
+                    before=before,
+                    after=after,
+                    reason=signal.value,
+                    service_s=self._service.mean_s,
+                    path_s=self._service.path_s,
                 )
             )
         if signal is _IN_RANGE and self.state is _NORMAL:  # the usual case: the state stays
             return
-        self.enter(TRANSITIONS[self.state, signal], signal.value, now_s, rtt_s)
+        self.enter(TRANSITIONS[self.state, signal], signal.value, now_s, rtt_s, silent_s=silent_s)
 
-    def enter(self, state: BoltState, reason: str, now_s: float, rtt_s: float | None) -> None:
+    def enter(
+        self,
+        state: BoltState,
+        reason: str,
+        now_s: float,
+        rtt_s: float | None,
+        *,
+        silent_s: float | None = None,
+    ) -> None:
         """Change to ``state``, and report that."""
         if state is self.state:
             return
@@ -131,6 +150,7 @@ class StateTeller:
                 reason=reason,
                 ack_rtt_s=rtt_s,
                 threshold_s=self._policy.threshold_s,
+                silent_s=silent_s,
             )
         )
         self.state = state
@@ -146,6 +166,8 @@ _ALIVE: Final = Liveness.ALIVE
 _BUSY: Final = BoltState.BUSY
 # Every fourth time is kept for display; no decision depends on it.
 _RTT_EVERY = 4
+# Heartbeats that come later than so many periods show a process that stood still.
+_PAUSE_BEATS = 2.0
 # Until a bolt has this many acks, the mean service time of all bolts counts beside its own.
 _SAMPLES_MIN = 4
 
@@ -179,12 +201,13 @@ class AdaptiveFlowConsumer:
     """
 
     __slots__ = (
-        "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_settings", "_teller", "_window_max",
-        "acked", "alarm_s", "armed_at_s", "arrived", "begun", "bolt", "bytes_held", "called",
-        "completion_s", "epoch", "flight", "has_room", "heard_at_s", "idle_said_at_s", "is_fifo",
-        "is_in_order", "liveness", "moved_away", "place", "policy", "queued_s", "records_acked",
-        "records_held", "refused_in_a_row", "rests_until_s", "rtt", "sends_heartbeats", "sent",
-        "service", "slots", "slow_since_s", "strays", "suspect_since_s", "times",
+        "_beat_at_s", "_by_signs", "_bytes_max", "_full_at_s", "_is_full", "_paused_s",
+        "_settings", "_teller", "_window_max", "acked", "alarm_s", "armed_at_s", "arrived",
+        "begun", "bolt", "bytes_held", "called", "completion_s", "epoch", "flight", "has_room",
+        "heard_at_s", "idle_said_at_s", "is_fifo", "is_in_order", "liveness", "moved_away",
+        "place", "policy", "queued_s", "records_acked", "records_held", "refused_in_a_row",
+        "rests_until_s", "rtt", "sends_heartbeats", "sent", "service", "slots", "slow_since_s",
+        "strays", "suspect_since_s", "times",
     )  # fmt: skip
 
     def __init__(
@@ -202,7 +225,7 @@ class AdaptiveFlowConsumer:
             self.policy.window = max(self.policy.window, float(min(slots, settings.window.max)))
         self.rtt: RttEstimator = RttEstimator(settings.timeout)
         self.service: ServiceModel = ServiceModel(pool)
-        self._teller = StateTeller(bolt, self.policy, events)
+        self._teller = StateTeller(bolt, self.policy, self.service, events)
         self.flight: dict[int, FlowTuple] = {}
         self.records_held: int = 0  # records of the tuples in flight
         self.bytes_held: int = 0  # bytes of the tuples in flight
@@ -219,6 +242,8 @@ class AdaptiveFlowConsumer:
         self.rests_until_s: float = -NEVER  # until when it rests
         self.refused_in_a_row: int = 0
         self.suspect_since_s: float = now_s
+        self._beat_at_s: float = NEVER  # when its last heartbeat came
+        self._paused_s = 0.0  # pauses that are over
         self.alarm_s: float = NEVER  # the spout's next look; set by the alarms
         self.queued_s: float = NOT_QUEUED  # set by the dispatcher, like ``place``
         self.place: int = -1
@@ -274,6 +299,11 @@ class AdaptiveFlowConsumer:
         clock.
         """
         return self._by_signs and self.sends_heartbeats
+
+    def paused_s(self, now_s: float) -> float:
+        """How long its process stood still so far, by its heartbeats; for people."""
+        gap_s, beat_s = now_s - self._beat_at_s, self._settings.timeout.heartbeat_s
+        return self._paused_s + (gap_s - beat_s if gap_s > _PAUSE_BEATS * beat_s else 0.0)
 
     def work_s(self) -> float:
         """Seconds of work that it holds, all slots together."""
@@ -407,7 +437,7 @@ class AdaptiveFlowConsumer:
         self.acked += 1
         self.records_acked += records
         self.refused_in_a_row = 0
-        self._learn(now_s, rtt_s, ack.wait_s, ack.service_s, records)
+        self._learn(now_s, rtt_s, ack.wait_s, ack.service_s, records, sink_s=ack.sink_s)
         self.armed_at_s = now_s
         if self.strays:
             self.strays.forget_before(sent_at_s)
@@ -433,6 +463,10 @@ class AdaptiveFlowConsumer:
         if not flow_tuple.is_hedged:
             self.rtt.on_spurious(now_s)
 
+    def on_failed(self) -> None:
+        """Note that its call failed, but was not refused."""
+        self.refused_in_a_row = 0
+
     def on_refused(self, sent_at_s: float, now_s: float) -> None:
         """Note that the target refused its tuple: SLOW, the window shrinks; it rests unless other
         slots work.
@@ -447,10 +481,10 @@ class AdaptiveFlowConsumer:
 
     def _learn(
         self, now_s: float, rtt_s: float, wait_s: float | None, service_s: float | None,
-        records: int,
+        records: int, *, sink_s: float | None = None,
     ) -> None:  # fmt: skip
         if not self.acked % _RTT_EVERY:
-            self.times.keep(rtt_s, wait_s, service_s)
+            self.times.keep(rtt_s, wait_s, service_s, sink_s)
         if wait_s is None or service_s is None:
             # The share of one slot in the time since the last ack: an RTT is mostly queue and path.
             busy_s = min(rtt_s, (now_s - self.armed_at_s) * self.slots)
@@ -479,12 +513,19 @@ class AdaptiveFlowConsumer:
         for flow_tuple in overdue:
             self.policy.on_expired(now_s, flow_tuple.sent_at_s)
         self.rtt.back_off(now_s)
-        self._teller.signal(Signal.SILENT if silent else Signal.EXPIRED, now_s, None)
+        if silent:
+            self._teller.signal(Signal.SILENT, now_s, None, silent_s=now_s - self.heard_at_s)
+        else:
+            self._teller.signal(Signal.EXPIRED, now_s, None)
 
     def on_heartbeat(self, beat: Heartbeat, now_s: float) -> None:
         """Take what its heartbeat says it holds: strays beyond that are gone."""
         holds, begun = beat.holds, beat.begun
         self.sends_heartbeats = self.strays.are_told = True
+        gap_s, beat_s = now_s - self._beat_at_s, self._settings.timeout.heartbeat_s
+        if gap_s > _PAUSE_BEATS * beat_s:
+            self._paused_s += gap_s - beat_s
+        self._beat_at_s = now_s
         self.idle_said_at_s = -NEVER if holds > len(begun) else now_s
         self.begun = begun
         self.arrived = NEVER if beat.arrived is None else beat.arrived

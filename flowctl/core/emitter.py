@@ -264,7 +264,7 @@ class Emitter:
     def _send_moved(
         self, flow_tuple: FlowTuple, consumer: AdaptiveFlowConsumer, now_s: float
     ) -> Emission:
-        moved_from = flow_tuple.held_by or ""
+        moved_from, sent_at_s = flow_tuple.held_by or "", flow_tuple.sent_at_s
         emission = self._send(flow_tuple, consumer, now_s)
         self._counters.tuples_moved += 1
         self._book.events.append(
@@ -274,6 +274,7 @@ class Emitter:
                 bolt=consumer.bolt,
                 moved_from=moved_from,
                 attempt=flow_tuple.attempt,
+                sent_before_s=now_s - sent_at_s,
             )
         )
         return emission

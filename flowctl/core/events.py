@@ -53,24 +53,36 @@ class PeerDropped(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class WindowChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
+    """``service_s`` and ``path_s`` are the bolt's, as known then: the window follows from them."""
+
     bolt: str
     before: int
     after: int
     reason: str
+    service_s: float = 0.0
+    path_s: float = 0.0
 
 
 class SinkCapChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
     """The most tuples in flight at all bolts together changed, to protect a shared sink; None: no
     cap.
+
+    ``goodput`` is that of the best cap so far, ``best`` the highest that was seen [records/s]; None
+    where refusals decided.
     """
 
     before: int | None
     after: int | None
     reason: str
+    goodput: float | None = None
+    best: float | None = None
 
 
 class StateChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """``ack_rtt_s`` and ``threshold_s`` are those of the ack that decided, where one did."""
+    """``ack_rtt_s`` and ``threshold_s`` are those of the ack that decided, where one did.
+
+    ``silent_s``: how long nothing had been heard, where that decided.
+    """
 
     bolt: str
     before: BoltState
@@ -78,6 +90,7 @@ class StateChanged(FlowEvent, frozen=True, gc=False, kw_only=True):
     reason: str
     ack_rtt_s: float | None = None
     threshold_s: float | None = None
+    silent_s: float | None = None
 
 
 class TupleExpired(FlowEvent, frozen=True, gc=False, kw_only=True):
@@ -111,12 +124,13 @@ class TupleHedged(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class TupleMoved(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """A tuple was sent again, to ``bolt``; it was last held by ``moved_from``."""
+    """A tuple was sent again, to ``bolt``; it was sent to ``moved_from`` ``sent_before_s`` ago."""
 
     tuple_id: int
     bolt: str
     moved_from: str
     attempt: int
+    sent_before_s: float = 0.0
 
 
 class TupleFailed(FlowEvent, frozen=True, gc=False, kw_only=True):
@@ -178,13 +192,16 @@ class TupleCut(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class RangeSplit(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """An idle bolt needed work: the range of ``bolt`` ends at ``at`` now, ``rest_id`` is above."""
+    """An idle bolt needed work: the range of ``bolt`` ends at ``at`` now, ``rest_id`` is above, of
+    ``positions``.
+    """
 
     tuple_id: int
     bolt: str
     partition: str
     at: int
     rest_id: int
+    positions: int = 0
 
 
 class RecordsRejected(FlowEvent, frozen=True, gc=False, kw_only=True):
@@ -272,9 +289,12 @@ class PartitionGiven(FlowEvent, frozen=True, gc=False, kw_only=True):
 
 
 class IntakePaused(FlowEvent, frozen=True, gc=False, kw_only=True):
-    """``offer`` began to refuse: which bound was reached.  One per episode (S44)."""
+    """``offer`` began to refuse: which bound was reached, with ``records`` in the buffer.  One per
+    episode (S44).
+    """
 
     reason: str
+    records: int = 0
 
 
 class IntakeResumed(FlowEvent, frozen=True, gc=False, kw_only=True):

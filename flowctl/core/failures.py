@@ -10,6 +10,7 @@ import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,9 @@ from flowctl.core.tuples import FlowTuple, by_deadline
 
 #: Stands in the reason then, for those who say what to do.
 NOTHING_SUCCEEDED = "nothing has succeeded so far, so this is not the records' fault"
+
+# Later than any deadline, in the order of coming [s].
+_BEHIND_S: Final = 1e9
 
 
 class DeadTuple(msgspec.Struct, frozen=True, gc=False):
@@ -107,14 +111,17 @@ class Failures:
         if may_be_target and target.is_at_fault(flow_tuple, reason, now_s):
             flow_tuple.judged(now_s)
             retry_at_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
-            if target.asks_with_less(flow_tuple):
-                self.isolation.halve(flow_tuple, now_s, not_before_s=retry_at_s)
+            # It asks again once all others have: one of them may succeed.
+            flow_tuple.wait_until(now_s + _BEHIND_S)
+            if target.asks_with_one(flow_tuple):
+                self.isolation.ask_with_one(flow_tuple, now_s, not_before_s=retry_at_s)
             return AckOutcome.REFUSED
         if may_be_target and target.may_be_at_fault(flow_tuple):
             retry_at_s = self._excuse(flow_tuple, now_s)
             self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=retry_at_s)
             return AckOutcome.FAILED
         may_wait = may_be_target and target.may_wait(flow_tuple, now_s)
+        target.note_answered(now_s)
         flow_tuple.faulted()
         flow_tuple.judged(now_s)
         if self.isolation.will_cut(flow_tuple, record_index):

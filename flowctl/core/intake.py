@@ -186,7 +186,8 @@ class Intake:
             self._paused_at_s = now_s
             full = taken >= self._room_ahead()
             reason = "buffer.uncommitted_max" if full else "buffer full"
-            self._events.append(IntakePaused(at_s=now_s, reason=reason))
+            buffered = self.buffer.records
+            self._events.append(IntakePaused(at_s=now_s, reason=reason, records=buffered))
         elif not refused and self._paused_at_s is not None:
             self._events.append(IntakeResumed(at_s=now_s, paused_s=now_s - self._paused_at_s))
             self._paused_at_s = None

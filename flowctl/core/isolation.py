@@ -77,12 +77,15 @@ class Isolation:
             piece.take_faults(self._inherited(refused))
             self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
 
-    def halve(self, asking: FlowTuple, now_s: float, *, not_before_s: float) -> None:
-        """``asking`` was to show that the target is well, and failed: its halves ask next."""
-        records = asking.cut.divisible
-        for piece in self._cut(asking, (0, (records + 1) // 2, records), now_s):
+    def ask_with_one(self, asking: FlowTuple, now_s: float, *, not_before_s: float) -> None:
+        """``asking`` was to show that the target is well, and failed: its first record asks next.
+
+        Any record shows it that is not bad itself.
+        """
+        one, rest = self._cut(asking, (0, 1, asking.cut.divisible), now_s)
+        one.wait_until(0.0)  # before all others
+        for piece in (one, rest):
             piece.take_faults(self._inherited(asking))
-            piece.wait_until(0.0)  # before all that is as large
             self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
 
     def on_done(self, piece: FlowTuple, now_s: float) -> None:

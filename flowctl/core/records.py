@@ -7,8 +7,8 @@ lists and values that they hold.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 import msgspec
 
@@ -90,6 +90,103 @@ def with_fields(records: Sequence[Record]) -> Sequence[Record]:
         Record(record.position, Fields(record.value)) if record.value.__class__ is dict else record
         for record in records
     ]
+
+
+class ColumnRecords(Sequence[Record]):
+    """Rows of columns as records, which are made only when somebody asks for one.
+
+    ``columns`` is a ``pyarrow.RecordBatch``; the records are those of its ``rows``, in that order.
+    ``place`` gives the position of a row of ``columns``, ``values_of(columns)`` the value of each
+    row of its argument.  Parts of it share the columns.  For one thread at a time.
+    """
+
+    __slots__ = ("_columns", "_place", "_records", "_rows", "_values_of")
+
+    def __init__(
+        self,
+        columns: Any,
+        rows: Sequence[int],
+        place: Callable[[int], Position],
+        values_of: Callable[[Any], Sequence[Any]],
+    ) -> None:
+        self._columns = columns
+        self._rows = rows
+        self._place = place
+        self._values_of = values_of
+        self._records: list[Record] | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        if isinstance(index, slice):
+            return self._of(self._rows[index])
+        return self._made()[index]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._made())
+
+    def __add__(self, other: ColumnRecords) -> Sequence[Record]:
+        """Return these and ``other``, as rows of the same columns if they are."""
+        if other._columns is not self._columns:
+            return [*self, *other]
+        return self._of([*self._rows, *other._rows])
+
+    def picked(self, indices: Iterable[int]) -> ColumnRecords:
+        """Return some of them, by their indices."""
+        return self._of([self._rows[index] for index in indices])
+
+    def position(self, index: int) -> Position:
+        """Return the position of one, without making it."""
+        return self._place(self._rows[index])
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """Their values, without records around them."""
+        if self._records is not None:
+            return [record.value for record in self._records]
+        return self._values_of(self.to_arrow())
+
+    def to_arrow(self) -> Any:
+        """Return the rows as a ``pyarrow.RecordBatch``; nothing is copied if they are in a row."""
+        rows = self._rows
+        if not rows or rows[-1] - rows[0] == len(rows) - 1:  # they never go back
+            return self._columns.slice(rows[0] if rows else 0, len(rows))
+        return self._columns.take(list(rows))
+
+    def _of(self, rows: Sequence[int]) -> ColumnRecords:
+        return ColumnRecords(self._columns, rows, self._place, self._values_of)
+
+    def _made(self) -> list[Record]:
+        if self._records is None:
+            positions = map(self._place, self._rows)
+            self._records = list(map(Record, positions, self.values))
+        return self._records
+
+
+def picked(records: Sequence[Record], indices: Iterable[int]) -> Sequence[Record]:
+    """Return some of ``records``, by their indices."""
+    if isinstance(records, ColumnRecords):
+        return records.picked(indices)
+    return [records[index] for index in indices]
+
+
+def joined(first: Sequence[Record], second: Sequence[Record]) -> Sequence[Record]:
+    """Return ``first`` and then ``second``."""
+    if isinstance(first, ColumnRecords) and isinstance(second, ColumnRecords):
+        return first + second
+    return (*first, *second)
+
+
+def position_of(records: Sequence[Record], index: int) -> Position:
+    """Return the position of one of ``records``; none is made for it."""
+    if isinstance(records, ColumnRecords):
+        return records.position(index)
+    return records[index].position
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -103,8 +103,8 @@ class Target(Place):
             self.note_failure(failed.tuple_id, slots=slots, reason=reason, now_s=now_s)
         return self.is_down
 
-    def asks_with_less(self, failed: FlowTuple) -> bool:
-        """Whether ``failed``, which was sent to ask, should be halved before it asks again.
+    def asks_with_one(self, failed: FlowTuple) -> bool:
+        """Whether a record of ``failed``, which was sent to ask, should ask next.
 
         All that is left may hold a bad record, and then no whole tuple shows that the target is
         well.
@@ -147,12 +147,16 @@ class Target(Place):
         return False
 
     def _has_news(self, failed: FlowTuple) -> bool:
-        """Whether something else is left that has not failed since the last success."""
+        """Whether something else is left that has not failed since the last success.
+
+        A record that is known to fail shows nothing.
+        """
         if self._in_place or self._book.supply.buffer.records > 0:
             return True
         return any(
             other.judged_at_s <= self.proven_at_s
             and other is not failed
+            and not (other.is_culprit and other.cut.divisible == 1)
             and not other.is_given_up
             and not self._retries.is_parked(other)
             for other in self._book.pending.values()

@@ -37,21 +37,33 @@ class Histogram:
 
 
 class AckTimes:
-    """Round trip, time in a bolt's queue and time of service of acked tuples.  Not thread-safe."""
+    """Round trip, time in a bolt's queue and time of service of acked tuples.  Not thread-safe.
 
-    __slots__ = ("rtt", "service", "wait")
+    ``sink_s``: the part of all service in which a sink was waited for.
+    """
+
+    __slots__ = ("rtt", "service", "sink_s", "wait")
 
     def __init__(self) -> None:
         self.rtt: Histogram = Histogram()
         self.wait: Histogram = Histogram()
         self.service: Histogram = Histogram()
+        self.sink_s: float = 0.0
 
-    def observe(self, rtt_s: float, wait_s: float | None, service_s: float | None) -> None:
+    def observe(
+        self,
+        rtt_s: float,
+        wait_s: float | None,
+        service_s: float | None,
+        sink_s: float | None = None,
+    ) -> None:
         """Count one ack; a bolt that reports no times (None) counts for the round trip only."""
         self.rtt.observe(rtt_s)
         if wait_s is not None and service_s is not None:
             self.wait.observe(wait_s)
             self.service.observe(service_s)
+            if sink_s is not None:
+                self.sink_s += sink_s
 
 
 class RecentTimes:
@@ -92,11 +104,13 @@ class BoltTimes:
         self.services: RecentTimes = RecentTimes()
         self._of_all = of_all
 
-    def keep(self, rtt_s: float, wait_s: float | None, service_s: float | None) -> None:
+    def keep(
+        self, rtt_s: float, wait_s: float | None, service_s: float | None, sink_s: float | None
+    ) -> None:
         """Take the times of one ack, here and for all bolts together; None: the bolt reports no
         times.
         """
         self.rtts.add(rtt_s)
         if wait_s is not None and service_s is not None:
             self.services.add(service_s)
-        self._of_all.observe(rtt_s, wait_s, service_s)
+        self._of_all.observe(rtt_s, wait_s, service_s, sink_s)

@@ -207,8 +207,10 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
         return search
 
 
-def by_deadline(flow_tuple: FlowTuple) -> tuple[float, int]:
+def by_deadline(flow_tuple: FlowTuple) -> tuple[bool, float, int]:
     """Return the sort key of ready retries: the earlier deadline first, then the older tuple
     (S18).
+
+    Those in which a record is known to fail go last: the others show whether their target is well.
     """
-    return flow_tuple.deadline_s, flow_tuple.tuple_id
+    return flow_tuple.is_culprit, flow_tuple.deadline_s, flow_tuple.tuple_id

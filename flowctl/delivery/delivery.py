@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.slots import CANCEL_MAX_S
 from flowctl.core.positions import latest
-from flowctl.core.records import Position, Record, Span
+from flowctl.core.records import Position, Record, Span, position_of
 from flowctl.core.tuples import FlowTuple
 from flowctl.delivery.bounded import TaskCalls
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.pieces import Pieces, RowsPerCall
 from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.sections import ColumnSections
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     FencedError,
@@ -67,7 +68,7 @@ class ReadRows:
         the rows may be meant, and some may never have been written.
         """
         if batch.left_out_at is None:
-            self._left_out.append((batch[0].position, batch[len(batch) - 1].position))
+            self._left_out.append((batch.span.first, batch.span.last))
 
     def is_written(self, position: Position) -> bool | None:
         """Whether the row at ``position``, of which this delivery made no letter, is written.
@@ -96,6 +97,8 @@ _WAITING_MAX = 8
 # what is left of the target's speed; single rows would multiply the calls.
 _REFUSALS_MAX = 3
 _HALVED_ROWS_MIN = 25
+# Returns the next rows, at most so many; none: that was all.
+_Take: TypeAlias = Callable[[int], Sequence[Record]]
 # No row is to blame for these: they end the partition.
 _FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError)
 
@@ -135,45 +138,51 @@ class Delivery:
         self._batch: Batch | None = None
         self._call_s = 0.0  # in fn, of the piece under way
 
-    def run(self, values: Iterable[Any]) -> Tally:
+    def run(self, values: Iterable[Any] | ColumnSections) -> Tally:
         """Deliver all ``values``; return the counts, which are also in ``tally`` if it raises.
 
         Raises what ends the partition: more lost rows than are allowed
         (:class:`TooManyLostError`, :class:`flowctl.errors.ProcessError`), a target that takes
         nothing (:class:`TargetDownError`), and mistakes in ``fn`` (:class:`UnrunnableError`).
         """
-        records = self._records(values)
+        take = self._taking(values)
         process = _called(self._plan.process, self._plan.call_timeout_s)
         with self._calls:
-            while (piece := self._next(records)) is not None:
+            while (piece := self._next(take)) is not None:
                 self._deliver(piece, process)
         self._lost.end(self._rows.is_written)
         return self.tally
 
-    def _records(self, values: Iterable[Any]) -> Iterator[Record]:
-        place = self._where.place
-        for number, value in enumerate(values):
-            self.tally.rows += 1
-            yield Record(place(number), value)
+    def _taking(self, values: Iterable[Any] | ColumnSections) -> _Take:
+        """Return what reads the next rows, so many at most and all of one section."""
+        place, rest = self._where.place, self._where.rest
+        if isinstance(values, ColumnSections):
+            return lambda most: values.take(most, place)
+        records = (Record(place(number), value) for number, value in enumerate(values))
 
-    def _next(self, records: Iterator[Record]) -> FlowTuple | None:
+        def take(most: int) -> list[Record]:
+            read = list(islice(records, 1))
+            return read + list(islice(records, min(most - 1, rest())))
+
+        return take
+
+    def _next(self, take: _Take) -> FlowTuple | None:
         pieces = self._pieces
         while True:
             if pieces.may_call(self._clock()):
                 if (piece := pieces.retries.take()) is not None:
                     return piece
-                if len(pieces.retries) < _WAITING_MAX and (read := self._read(records)):
+                if len(pieces.retries) < _WAITING_MAX and (read := self._read(take)):
                     return pieces.add(read)
                 if not pieces.retries:
                     return None
             self._sleep(max(0.0, pieces.next_s() - self._clock()))
 
-    def _read(self, records: Iterator[Record]) -> list[Record]:
-        most = self._rows_per_call.next()
-        read = list(islice(records, 1))
-        read += islice(records, min(most - 1, self._where.rest()))
+    def _read(self, take: _Take) -> Sequence[Record]:
+        read = take(self._rows_per_call.next())
         if read:
-            self._rows.read(read[0].position, read[-1].position)
+            self.tally.rows += len(read)
+            self._rows.read(position_of(read, 0), position_of(read, -1))
         return read
 
     # -- one piece -----------------------------------------------------------------------
@@ -276,13 +285,12 @@ class Delivery:
             self._pieces.keep_only(piece, left)
         return bool(left)
 
-    def _settle(self, batch: Batch, indices: Iterable[int]) -> None:
-        for index in indices:
-            if (reason := batch.rejected.get(index)) is None:
-                self.tally.written += 1
-                continue
+    def _settle(self, batch: Batch, indices: Sequence[int]) -> None:
+        rejected = [index for index in indices if index in batch.rejected] if batch.rejected else ()
+        self.tally.written += len(indices) - len(rejected)
+        for index in rejected:
             try:
-                self._lost.reject(batch[index], reason)
+                self._lost.reject(batch[index], batch.rejected[index])
             except Exception as error:
                 raise _NotSettledError(error) from None
             self._pieces.give_up(batch[index])
@@ -317,12 +325,12 @@ class Delivery:
         span = Span(
             where.job,
             where.partition,
-            records[0].position,
-            records[-1].position,
+            first := position_of(records, 0),
+            position_of(records, -1),
             1,  # nobody replaces a partition's driver: Spark does, and spans hold for both
             through,
             unsettled,
-            None if section_of is None else section_of(records[0].position),
+            None if section_of is None else section_of(first),
         )
         # What Spark's earlier attempts of the task have sent counts too, as once each.
         attempt += where.attempt - 1

@@ -107,9 +107,9 @@ def _store(_: str, given: Any) -> Any:
 
 
 def _view(_: str, given: Any) -> Any:
-    from flowctl.runtime.launch import view_of
+    from flowctl.runtime.launch import page_of, view_of
 
-    return view_of(given)
+    return page_of(given) or view_of(given)
 
 
 def _append(name: str, given: Any) -> Any:
@@ -238,8 +238,8 @@ OPTIONS: Final = (
            (APPLY,), _whole),
     Option("mode", '"append"', None,
            "`out` is a Delta table, to which the rows are added in one commit", (APPLY,), _append),
-    Option("view", '"auto", "live", "plain", "quiet" or "off"', "auto", "how progress is shown",
-           (APPLY,), _view),
+    Option("view", '"auto", "live", "plain", "quiet", "off" or "page"', "auto",
+           "how progress is shown", (APPLY,), _view),
 )  # fmt: skip
 
 

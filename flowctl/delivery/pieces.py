@@ -14,7 +14,7 @@ from flowctl.core.cost import CallCost
 from flowctl.core.failures import Failures, Keeper
 from flowctl.core.limit import RefusedLimit
 from flowctl.core.positions import latest
-from flowctl.core.records import AckOutcome, Position, Record
+from flowctl.core.records import AckOutcome, Position, Record, picked, position_of
 from flowctl.core.retry import RetryQueue
 from flowctl.core.settings import CoreSettings, RetrySettings
 from flowctl.core.sizing import RECORDS_PER_DEAR_CALL
@@ -113,7 +113,7 @@ class Pieces:
         """Make a piece of rows that were just read; it is not one of ``retries``."""
         piece = self._new(records)
         piece.wait_until(piece.tuple_id)  # pieces that are ready go in the order of reading
-        self._newest = records[-1].position
+        self._newest = position_of(records, -1)
         return piece
 
     def _new(self, records: Sequence[Record]) -> FlowTuple:
@@ -164,7 +164,7 @@ class Pieces:
         ``record_index``, ``may_be_target``: as :meth:`flowctl.core.failures.Failures.fault` has
         them.  The target is to blame for :data:`flowctl.core.blame.BAD_END_S` at most.
         """
-        self._first_failed_s.setdefault(piece.deadline_s, now_s)
+        first_failed_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
         if self._target.fails_for_long(now_s) or not may_be_target:
             self._target.close("", now_s)  # it has answered, or is to blame no longer
             may_be_target = False
@@ -180,9 +180,9 @@ class Pieces:
             piece.judged(judged_at_s)
         self._book.events.clear()  # the counts of the delivery tell as much
         self._book.lost.clear()
-        if outcome is AckOutcome.REFUSED:  # it is down, and is asked with another row next
+        if outcome is AckOutcome.REFUSED:  # it is down: the last of all, with a name of its own
             last = float(self._book.ids.next())
-            self._first_failed_s[last] = self._first_failed_s[piece.deadline_s]
+            self._first_failed_s[last] = first_failed_s
             piece.wait_until(last)
         if outcome is not AckOutcome.GAVE_UP:
             return False
@@ -212,4 +212,4 @@ class Pieces:
     def keep_only(self, piece: FlowTuple, indices: Iterable[int]) -> None:
         """The target took ``piece`` but for these rows."""
         records = piece.cut.records
-        piece.recut(Cut(_PARTITION, 0, [records[index] for index in indices], 0))
+        piece.recut(Cut(_PARTITION, 0, picked(records, indices), 0))

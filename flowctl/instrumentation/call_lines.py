@@ -75,15 +75,18 @@ def target_lines(snapshot: Snapshot) -> list[str]:
 
 
 def _target_line(target: TargetView) -> str:
+    return "  ".join([f"target {target.target}", *target_facts(target)])
+
+
+def target_facts(target: TargetView) -> list[str]:
+    """Return the limit of a paced target and why, and what the run uses of it."""
     why = target.reason
     if target.alone:
         learn = "process learns" if target.alone == 1 else "processes learn"
         why += f"; {target.alone} {learn} alone"
-    facts = [
-        f"target {target.target}",
+    return [
         f"limit {target.limit} ({why})",
         f"used {target.used:.1f}",
         f"{percent(target.refused_share, digits=1)} refused",
         f"waited {clock(target.waited_s)}",
     ]
-    return "  ".join(facts)

@@ -51,7 +51,16 @@ NAMES: Final[dict[type[ev.FlowEvent], str]] = {
 }
 
 # What a run reports besides; the views show all of it.
-RUN_EVENTS: Final = frozenset({"failures_repeated", "run_started", "progress", "run_finished"})
+RUN_EVENTS: Final = frozenset(
+    {
+        "failures_repeated",
+        "limit_changed",
+        "progress",
+        "run_finished",
+        "run_started",
+        "tuples_resized",
+    }
+)
 
 # Events that need attention are warnings, those that end the run errors; window changes are detail.
 _LEVELS: Final[dict[type[ev.FlowEvent], int]] = {

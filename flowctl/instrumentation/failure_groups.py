@@ -13,6 +13,7 @@ from typing import Final
 
 from flowctl.core import events as ev
 from flowctl.core.letters import REJECTED_PREFIX
+from flowctl.core.positions import show_records
 from flowctl.instrumentation.snapshot import LossReason
 
 KINDS_MAX: Final = 20  # more reasons would not be read; one per record must not accumulate
@@ -45,25 +46,37 @@ class Reasons:
 
     def __init__(self) -> None:
         self._records: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}  # of each reason the first
         self._dying: dict[int, str] = {}  # tuples that were given up, and why
 
     def take(self, event: ev.FlowEvent) -> None:
         """Count the records that were left out according to ``event``, if any."""
         if isinstance(event, ev.RecordsRejected):
-            for reason in event.reasons:
-                self.add(reason, 1)
+            for position, reason in zip(event.positions, event.reasons, strict=False):
+                self.add(
+                    reason,
+                    1,
+                    example=f"{event.partition} {show_records(position, position)}: {reason}",
+                )
         elif isinstance(event, ev.TupleGaveUp):
             if len(self._dying) < _DYING_MAX:
                 self._dying[event.tuple_id] = event.reason
         elif isinstance(event, ev.TupleDeadLettered):
-            self.add(self._dying.pop(event.tuple_id, "not known"), event.records)
+            reason = self._dying.pop(event.tuple_id, "not known")
+            example = f"{event.partition} {show_records(event.first, event.last)}: {reason}"
+            self.add(reason, event.records, example=example)
 
-    def add(self, reason: str, records: int) -> None:
-        """Count ``records`` more that were left out because of ``reason``."""
+    def add(self, reason: str, records: int, *, example: str = "") -> None:
+        """Count ``records`` more because of ``reason``; the first ``example`` is kept."""
         name = folded(reason)
         if name not in self._records and len(self._records) >= KINDS_MAX:
             name = OTHERS
         self._records[name] += records
+        self._examples.setdefault(name, example or reason)
+
+    def example(self, reason: str) -> str:
+        """Return the first example of a reason that :meth:`most` names."""
+        return self._examples[reason]
 
     def most(self, number: int) -> tuple[LossReason, ...]:
         """Return the most frequent reasons, most frequent first."""

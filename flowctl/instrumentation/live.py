@@ -39,24 +39,24 @@ from flowctl.instrumentation.numbers import (
     rate,
 )
 from flowctl.instrumentation.plain import (
-    held_up,
     is_routine,
     kill_cost,
     left_out,
+    slow_line,
     store_away,
     target_down,
+    verdict_line,
 )
 from flowctl.instrumentation.slow_bolts import (
     Condition,
     SlowBolt,
-    claim,
     condition,
     shares,
     slow_bolts,
 )
 from flowctl.instrumentation.snapshot import BoltView, PartitionView, Report, Snapshot, View
 from flowctl.instrumentation.text import printable, printable_problem
-from flowctl.instrumentation.views import BaseView
+from flowctl.instrumentation.views import BaseView, Beside
 
 EVENTS_SHOWN = 5  # the newest events; the parts above must stay visible
 # Headline, table head, checkpoint (2), progress, note, and the cursor: 12 bolts fit 24 lines.
@@ -85,13 +85,15 @@ class Screen:
 
     def render(self, snapshot: Snapshot, *, width: int, height: int) -> Group:
         """Return the whole screen for ``snapshot`` on ``width`` columns and ``height`` lines."""
-        lost, slow = "  ".join(left_out(snapshot)), claim(slow_bolts(snapshot))
+        lost, slow = "  ".join(left_out(snapshot)), slow_line(snapshot)
+        verdict = verdict_line(snapshot)
         dear = dear_call(snapshot.dear_call)
         paced, stuck = target_lines(snapshot), call_lines(snapshot.long_calls)
-        extra = bool(lost) + bool(slow) + len(dear) + len(paced) + len(stuck)
+        extra = bool(verdict) + bool(lost) + bool(slow) + len(dear) + len(paced) + len(stuck)
         rows = max(3, height - _OTHER_LINES - EVENTS_SHOWN - extra)
         parts = [
             _line(self.headline, "bold"),
+            *([_line(verdict, "" if snapshot.verdict.is_fine else "yellow")] if verdict else []),
             *bolt_table(snapshot, rows_max=rows, width=width),
             *checkpoint_lines(snapshot, width=width),
             progress_line(snapshot),
@@ -406,8 +408,6 @@ def progress_line(snapshot: Snapshot) -> Text:
         facts.append(f"ETA {clock(snapshot.eta_s)}")
     if snapshot.phase != "running":
         facts.append(snapshot.phase)
-    if held_up(snapshot):
-        facts.append(held_up(snapshot))
     return Text("  ".join(facts), style="bold", no_wrap=True, overflow="ellipsis")
 
 
@@ -420,8 +420,8 @@ _LINES = 40
 _WEB_FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
-class Picture:
-    """A view that passes everything on to ``inner`` and draws one moment of the run.
+class Picture(Beside):
+    """Draws one moment of the run, beside the view that shows it.
 
     ``at_s``: how long after the first ack [s]; if the run ends before, its last moment.  With
     several ``columns``, each width has a file of its own: ``view-80.svg`` beside ``view-108.svg``.
@@ -430,7 +430,7 @@ class Picture:
     def __init__(
         self, inner: View, path: Path, *, at_s: float, columns: Sequence[int], title: str
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._files = {
             width: path if len(columns) == 1 else path.with_stem(f"{path.stem}-{width}")
             for width in columns
@@ -444,7 +444,7 @@ class Picture:
 
     def start(self, job: str, headline: str) -> None:
         self._screen.headline = headline
-        self._inner.start(job, headline)
+        super().start(job, headline)
 
     def update(self, snapshot: Snapshot) -> None:
         self._last = snapshot
@@ -452,19 +452,16 @@ class Picture:
             self._first_ack_s = snapshot.elapsed_s
         if self._first_ack_s is not None and snapshot.elapsed_s - self._first_ack_s >= self._at_s:
             self._draw()
-        self._inner.update(snapshot)
+        super().update(snapshot)
 
     def event(self, event: FlowEvent) -> None:
         at_s = self._last.elapsed_s if self._last is not None else 0.0
         self._screen.event(clock(at_s, tenths=True), event)
-        self._inner.event(event)
-
-    def message(self, text: str) -> None:
-        self._inner.message(text)
+        super().event(event)
 
     def stop(self, report: Report) -> None:
         self._draw()
-        self._inner.stop(report)
+        super().stop(report)
 
     def _draw(self) -> None:
         if self._is_drawn or self._last is None:

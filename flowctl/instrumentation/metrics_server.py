@@ -13,12 +13,12 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from flowctl import adapters
 from flowctl.config import MetricsSettings
-from flowctl.core.events import FlowEvent
 from flowctl.core.pacing.figures import StoredTarget
 from flowctl.errors import ConfigError, FlowctlError, MissingExtraError
 from flowctl.instrumentation.prometheus import bolt_lines, families, target_families
-from flowctl.instrumentation.snapshot import Report, Snapshot, View
+from flowctl.instrumentation.snapshot import Snapshot, View
 from flowctl.instrumentation.text import REDIS_URL_VARIABLE
+from flowctl.instrumentation.views import Beside
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -48,8 +48,8 @@ class Served(Protocol):
         """Return why it does not work; "" if it does."""
 
 
-class Scraped:
-    """The newest snapshot of a run: a view that passes everything on to another view.
+class Scraped(Beside):
+    """The newest snapshot of a run, beside the view that shows it.
 
     A scrape reads one attribute, so it takes no lock and never waits for the run.  ``targets``
     reads the paced targets, for the metrics too; if that fails, the scrape goes without them.
@@ -62,29 +62,20 @@ class Scraped:
         clock: Callable[[], float] = time.monotonic,
         targets: Callable[[], Sequence[StoredTarget]] | None = None,
     ) -> None:
-        self._view = view
+        super().__init__(view)
         self._clock = clock
         self._targets = targets
         self.address = ""  # where this is served, as text
         self._seen: tuple[float, Snapshot] | None = None
 
     def start(self, job: str, headline: str) -> None:
-        self._view.start(job, headline)
+        super().start(job, headline)
         if self.address:
-            self._view.message(f"metrics at {self.address}/metrics")
+            self.message(f"metrics at {self.address}/metrics")
 
     def update(self, snapshot: Snapshot) -> None:
         self._seen = (self._clock(), snapshot)
-        self._view.update(snapshot)
-
-    def event(self, event: FlowEvent) -> None:
-        self._view.event(event)
-
-    def message(self, text: str) -> None:
-        self._view.message(text)
-
-    def stop(self, report: Report) -> None:
-        self._view.stop(report)
+        super().update(snapshot)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, as prometheus-client asks for them; nothing before the first."""

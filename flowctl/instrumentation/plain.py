@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,17 +15,20 @@ from flowctl.instrumentation.call_lines import call_lines, dear_call, target_lin
 from flowctl.instrumentation.event_text import EventLogger, name_of, repeated, sentence
 from flowctl.instrumentation.numbers import clock as as_clock
 from flowctl.instrumentation.numbers import count, counted, duration, percent, rate
-from flowctl.instrumentation.slow_bolts import claim, condition, slow_bolts, target_holds_back
-from flowctl.instrumentation.snapshot import Report, Snapshot, WaitReason
+from flowctl.instrumentation.slow_bolts import claim, condition, slow_bolts
+from flowctl.instrumentation.snapshot import Limit, Report, Snapshot
 from flowctl.instrumentation.text import printable, printable_problem
 from flowctl.instrumentation.views import BaseView
 
-# Seconds between lines: often enough to see that the run is alive, and an hour is only 720 lines.
+# Seconds between lines, as long as they say something new.
 LINE_EVERY_S = 5.0
+# The same while nothing changes: still alive, and a night fits on a few screens.
+QUIET_EVERY_S = 60.0
+# A rate that is so many times the one that was told is a change: more than that of equal tuples.
+_RATE_CHANGED = 1.25
+COLUMNS = 100  # of lines that tell the state, which a reader compares with one another
 # Between two lines: important events always, of the others this many; the rest is counted.
 EVENTS_PER_LINE = 4
-
-_HELD_UP_SHARE_MIN = 0.05  # less is the time between two wake-ups
 
 # Nouns for routine events when they are counted, and what follows the noun.
 _ROUTINE: dict[str, tuple[str, str]] = {
@@ -45,7 +49,9 @@ _ALWAYS = (
 
 
 class PlainView(BaseView):
-    """Writes one line every :data:`LINE_EVERY_S` seconds, and the events that matter."""
+    """Writes a line every :data:`LINE_EVERY_S` seconds if something has changed, else every
+    :data:`QUIET_EVERY_S`; and the events that matter.
+    """
 
     def __init__(
         self,
@@ -57,6 +63,9 @@ class PlainView(BaseView):
         super().__init__(clock=clock, logger=logger)
         self._stream = stream
         self._next_line_s = 0.0
+        self._quiet_until_s = 0.0
+        self._told: tuple[object, ...] = ()
+        self._told_rate = 0.0
         self._events_shown = 0
         self._left_out: Counter[str] = Counter()
         self._store_away = False
@@ -77,18 +86,39 @@ class PlainView(BaseView):
         if now_s >= self._next_line_s:
             self._next_line_s = now_s + LINE_EVERY_S
             self._show_left_out()
-            self._write(f"{as_clock(snapshot.elapsed_s, tenths=True)}  {line(snapshot)}")
-            if slow := claim(slow_bolts(snapshot)):
-                self._write(f"{self.now()}  {slow}")
-            for text in target_lines(snapshot):
-                self._write(f"{self.now()}  {text}")
-            for text in call_lines(snapshot.long_calls):
-                self._write(f"{self.now()}  {text}")
-            if snapshot.dear_call and not self._is_dear_told:
-                self._is_dear_told = True
-                self._write(f"{self.now()}  {dear_call(snapshot.dear_call)[0]}")
-            if snapshot.target_down_s is not None:
-                self._write(f"{self.now()}  {target_down(snapshot)}")
+            if self._is_news(snapshot) or now_s >= self._quiet_until_s:
+                self._quiet_until_s = now_s + QUIET_EVERY_S
+                self._show_state(snapshot)
+
+    def _is_news(self, snapshot: Snapshot) -> bool:
+        """Whether anything but the numbers of records has changed since the last line."""
+        slow = slow_bolts(snapshot)
+        state = (
+            snapshot.phase, snapshot.note, snapshot.verdict.limit, snapshot.verdict.names,
+            Counter(condition(bolt, slow) for bolt in snapshot.bolts), len(snapshot.long_calls),
+            bool(snapshot.records_lost), snapshot.target_down_s is None, snapshot.dear_call is None,
+            tuple((target.target, target.limit) for target in snapshot.targets),
+        )  # fmt: skip
+        before, now = self._told_rate, snapshot.records_per_s
+        is_steady = before / _RATE_CHANGED <= now <= before * _RATE_CHANGED
+        if state == self._told and is_steady:
+            return False
+        self._told, self._told_rate = state, now
+        return True
+
+    def _show_state(self, snapshot: Snapshot) -> None:
+        at = as_clock(snapshot.elapsed_s, tenths=True)
+        for text in _fitted(f"{at}  {line(snapshot)}", behind=" " * (len(at) + 2)):
+            self._write(text)
+        told = [verdict_line(snapshot), slow_line(snapshot), *target_lines(snapshot)]
+        told += call_lines(snapshot.long_calls)
+        if snapshot.dear_call and not self._is_dear_told:
+            self._is_dear_told = True
+            told += dear_call(snapshot.dear_call)
+        if snapshot.target_down_s is not None:
+            told.append(target_down(snapshot))
+        for text in filter(None, told):
+            self._timed(text)
 
     def show_event(self, event: ev.FlowEvent) -> None:
         text = sentence(event)
@@ -129,6 +159,18 @@ class PlainView(BaseView):
         self._left_out.clear()
         self._events_shown = 0
 
+    def _timed(self, text: str) -> None:
+        """Write ``text`` behind the time, in lines of :data:`COLUMNS`."""
+        now = self.now()
+        for part in textwrap.wrap(
+            printable(text),
+            COLUMNS,
+            initial_indent=f"{now}  ",
+            subsequent_indent=" " * (len(now) + 4),
+            break_on_hyphens=False,
+        ):
+            self._print(part)
+
     def _write(self, text: str) -> None:
         """Write one line, whatever foreign text is in it."""
         self._print(printable(text))
@@ -168,11 +210,29 @@ def line(snapshot: Snapshot) -> str:
     if snapshot.eta_s is not None:
         facts.append(f"ETA {as_clock(snapshot.eta_s)}")
     facts += left_out(snapshot)
-    facts += [held_up(snapshot)] if held_up(snapshot) else []
-    facts += [_bolts(snapshot), f"saved {count(snapshot.records_saved)}", kill_cost(snapshot)]
+    facts += [_bolts(snapshot), f"saved {count(snapshot.records_saved)}", _kill_repeats(snapshot)]
     if snapshot.phase != "running":
         facts.append(snapshot.phase)
     return "  ".join(facts)
+
+
+def _fitted(text: str, *, behind: str) -> list[str]:
+    """Return the facts of ``text``, which two spaces part, in lines of :data:`COLUMNS`."""
+    lines = [""]
+    for fact in text.split("  "):
+        longer = f"{lines[-1]}  {fact}" if lines[-1].strip() else lines[-1] + fact
+        if len(longer) <= COLUMNS or not lines[-1].strip():
+            lines[-1] = longer
+        else:
+            lines.append(behind + fact)
+    return lines
+
+
+def _kill_repeats(snapshot: Snapshot) -> str:
+    if not snapshot.store_survives:
+        return "kept in memory only: a kill starts over"
+    begun = f", batches begun {count(snapshot.batches_begun)}" if snapshot.batches_begun else ""
+    return f"a kill repeats {count(snapshot.kill_reruns)}{begun}"
 
 
 def left_out(snapshot: Snapshot) -> list[str]:
@@ -185,24 +245,24 @@ def left_out(snapshot: Snapshot) -> list[str]:
     return [f"{count(number)} {what}" for what, number in numbers.items() if number]
 
 
-def held_up(snapshot: Snapshot) -> str:
-    """Return what the spout waits for, "" if not much: where to look when the run is slow.
-
-    Windows are also full while the target is down or full; then the target is named.
+def verdict_line(snapshot: Snapshot, now: datetime | None = None) -> str:
+    """Return why the run is not faster, with the time since when; "" while that is not known, or
+    another line tells it (a target that is down).  ``now`` is the wall clock's time, if given.
     """
-    if snapshot.target_down_s is not None:
-        return "waits for the target, which is down"
-    if snapshot.held_up_share < _HELD_UP_SHARE_MIN:
+    verdict = snapshot.verdict
+    if verdict.limit in (Limit.STARTING, Limit.TARGET_DOWN):
         return ""
-    if snapshot.held_up_by == WaitReason.BACKPRESSURE and target_holds_back(snapshot):
-        return f"waits {percent(snapshot.held_up_share)} for the target{_cap(snapshot)}"
-    return f"waits {percent(snapshot.held_up_share)} {summary.WAITED_FOR[snapshot.held_up_by]}"
+    if verdict.is_fine:
+        return verdict.sentence
+    since = (now or datetime.now()) - timedelta(seconds=snapshot.elapsed_s - verdict.since_s)
+    return verdict.said(f"{since:%H:%M:%S}")
 
 
-def _cap(snapshot: Snapshot) -> str:
-    if snapshot.sink_cap is None:
-        return ", which refuses"
-    return f" (at most {counted(snapshot.sink_cap, 'tuple')} in flight)"
+def slow_line(snapshot: Snapshot) -> str:
+    """Return which bolts are slow; "" if none is, or the verdict says it."""
+    if snapshot.verdict.limit is Limit.ONE_BOLT:
+        return ""
+    return claim(slow_bolts(snapshot))
 
 
 def kill_cost(snapshot: Snapshot) -> str:
@@ -239,4 +299,4 @@ def _bolts(snapshot: Snapshot) -> str:
     slow = slow_bolts(snapshot)
     found = Counter(condition(bolt, slow) for bolt in snapshot.bolts)
     listed = ", ".join(f"{n} {how}" for how, n in sorted(found.items()))
-    return f"bolts {listed or 'none yet'}  in flight {count(snapshot.tuples_in_flight)}"
+    return f"bolts {listed or 'none yet'}"

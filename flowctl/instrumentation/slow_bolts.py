@@ -41,7 +41,9 @@ class SlowBolt(NamedTuple):
     @property
     def text(self) -> str:
         """``10x slower``, or ``no ack lately``."""
-        return "no ack lately" if self.factor is None else f"{self.factor:.2g}x slower"
+        if self.factor is None:
+            return "no ack lately"
+        return f"{self.factor:.0f}x slower" if self.factor >= 10 else f"{self.factor:.2g}x slower"
 
 
 def slow_bolts(snapshot: Snapshot) -> dict[str, SlowBolt]:
@@ -58,18 +60,19 @@ def slow_bolts(snapshot: Snapshot) -> dict[str, SlowBolt]:
     ):
         return {}
     found: list[SlowBolt] = []
-    for bolts in _stages(snapshot.bolts):
+    for bolts in stages(snapshot.bolts).values():
         found += _slow_of(bolts)
     found.sort(key=lambda bolt: bolt.factor or float("inf"), reverse=True)
     return {bolt.name: bolt for bolt in found}
 
 
-def _stages(bolts: Sequence[BoltView]) -> list[list[BoltView]]:
-    stages: dict[str, list[BoltView]] = defaultdict(list)
+def stages(bolts: Sequence[BoltView]) -> dict[str, list[BoltView]]:
+    """Return the bolts that are up by their stage, which is "" where there is only one."""
+    found: dict[str, list[BoltView]] = defaultdict(list)
     for bolt in bolts:
         if bolt.up:
-            stages[bolt.name.rpartition(".")[0]].append(bolt)
-    return list(stages.values())
+            found[bolt.name.rpartition(".")[0]].append(bolt)
+    return found
 
 
 def _slow_of(bolts: Sequence[BoltView]) -> list[SlowBolt]:

@@ -34,6 +34,8 @@ class BoltView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     moved_away: int = 0  # tuples it held that went to others
     records_per_s: float = 0.0
     refused: bool = False  # the target refused its tuple, and it rests
+    slots: int = 1  # tuples it works on at once
+    paused_s: float = 0.0  # how long its whole process stood still so far: no heartbeat came
 
 
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,11 +91,111 @@ class TimesView(msgspec.Struct, frozen=True):
 
 
 class AckTimesView(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of every fourth ack; ``wait`` and ``service`` only of bolts that report times."""
+    """Times of every fourth ack; ``wait`` and ``service`` only of bolts that report times.
+
+    ``sink_s``: the part of all service in which a sink was waited for, where ``process`` tells it.
+    """
 
     rtt: TimesView = TimesView()
     wait: TimesView = TimesView()
     service: TimesView = TimesView()
+    sink_s: float = 0.0
+
+
+class Limit(StrEnum):
+    """What keeps a run from being faster."""
+
+    NOTHING = "nothing"  # all is well: the bolts work, or all input is processed as it comes
+    STARTING = "starting"  # no bolt is connected, or nothing was sent yet
+    SOURCE = "source"  # the bolts wait for input
+    DRIVER = "driver"  # the driver can't send, or read acks, as fast as the bolts work
+    PENDING = "pending"  # a bound of the job's own: tuples in flight, or uncommitted records
+    STORE = "store"  # the checkpoint store is away, so nothing more is read
+    PATH = "path"  # tuples and acks are under way while the bolts have nothing to do
+    TARGET = "target"  # it answers slowly, or takes only so much at once
+    TARGET_REFUSES = "target_refuses"  # it refuses calls, or calls wait for its rate
+    TARGET_DOWN = "target_down"  # (nearly) nothing succeeds
+    ONE_BOLT = "one_bolt"  # one or a few bolts are much slower than the others
+    ONE_STAGE = "one_stage"  # of a topology: its bolts are busy, those of others are not
+    TOO_FEW_BOLTS = "too_few_bolts"  # bolts are missing, or all are busy and more would help
+    PAUSES = "pauses"  # the bolts' processes stand still now and then
+    CALL_HANGS = "call_hangs"  # a call takes many times longer than others
+    LAST_TUPLES = "last_tuples"  # all input was sent; bolts work on what is left
+
+
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of the bolts' slots went: fractions of 1, which add up to 1 (or all are 0).
+
+    Slots work in ``process`` (``service``), wait there for a sink (``sink``), stand still with
+    their whole process (``pauses``), or rest as the target refused them (``refused``).  Those
+    without work wait for input (``source``), for the driver (``driver``), for a tuple that is under
+    way (``path``), or for the windows and limits that hold it back (``window``); in ``ending`` all
+    input was sent.
+    """
+
+    service: float = 0.0
+    sink: float = 0.0
+    pauses: float = 0.0
+    refused: float = 0.0
+    source: float = 0.0
+    driver: float = 0.0
+    path: float = 0.0
+    window: float = 0.0
+    ending: float = 0.0
+
+    @property
+    def busy(self) -> float:
+        """The share in which calls of ``process`` ran."""
+        return self.service + self.sink
+
+
+class TupleTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a mean tuple goes, from sending it to its ack [s]; 0: unknown.
+
+    ``path_s``: there and back; ``queue_s``: it waits in its bolt; ``service_s``: in ``process``,
+    ``sink_s`` of it for a sink.
+    """
+
+    path_s: float = 0.0
+    queue_s: float = 0.0
+    service_s: float = 0.0
+    sink_s: float = 0.0
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the run is not faster, as views, log, report and page tell it.
+
+    ``headline`` and ``why`` make :attr:`sentence`; ``remedy``: what to change, "" if nothing.
+    ``since_s``: when it began [s], counted as ``elapsed_s``.  ``shares`` and ``tuple_time`` are of
+    the last few seconds; in a report, of the whole run.  ``names``: the bolts or targets that it is
+    about.
+    """
+
+    limit: Limit = Limit.STARTING
+    headline: str = "nothing was sent yet"
+    why: str = ""
+    remedy: str = ""
+    since_s: float = 0.0
+    shares: Shares = Shares()
+    tuple_time: TupleTime = TupleTime()
+    names: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """One plain sentence, without the time: ``the target is the limit: …``."""
+        return self.said()
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether there is nothing to look after."""
+        return self.limit in (Limit.NOTHING, Limit.STARTING, Limit.LAST_TUPLES)
+
+    def said(self, since: str = "") -> str:
+        """Return the sentence with ``since``, a time of day, in it: ``the target is the limit since
+        10:32:07: …``.
+        """
+        when = f" since {since}" if since else ""
+        return f"{self.headline}{when}" + (f": {self.why}" if self.why else "")
 
 
 class DearCall(msgspec.Struct, frozen=True):
@@ -136,6 +238,7 @@ class RunNumbers(Counters, frozen=True, kw_only=True, gc=True):  # type: ignore[
     waits: Waits = Waits()
     dear_call: DearCall | None = None  # None: the cost of records decides the size of tuples
     long_calls: tuple[LongCallView, ...] = ()  # of 30 s and more, the longest first
+    verdict: Verdict = Verdict()  # why it is not faster; in a report, for most of the run
 
 
 class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
@@ -159,6 +262,8 @@ class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     target_down_s: float | None = None  # how long the target has been down
     target_down_reason: str = ""  # the newest failure during that time
     sink_cap: int | None = None  # the most tuples in flight, to protect the target
+    # The share of the best goodput that was seen which that many give; None: refusals set it.
+    sink_cap_keeps: float | None = None
     # What the spout mostly waited for in the last few seconds, and the share of that time, 0…1.
     held_up_by: WaitReason = WaitReason.NOTHING
     held_up_share: float = 0.0
@@ -167,6 +272,10 @@ class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     # Seconds since everything acked was in the store; None: nothing was saved yet.
     checkpoint_age_s: float | None = None
     targets: tuple[TargetView, ...] = ()  # targets that bolts call by ``paced``
+    bolts_wanted: int = 0  # 0: as many as there is room for
+    # Whether there is room for more bolts: free slots, or an interpreter that is not busy; None: it
+    # is not known.
+    more_bolts_help: bool | None = None
 
     @property
     def holes(self) -> int:

@@ -8,11 +8,11 @@ from flowctl.core.letters import without_redrives
 from flowctl.core.records import Checkpoint
 from flowctl.instrumentation.call_lines import dear_call, ended_lines
 from flowctl.instrumentation.numbers import clock, count, counted, rate
-from flowctl.instrumentation.snapshot import Report, WaitReason
+from flowctl.instrumentation.snapshot import Limit, Report, WaitReason
 from flowctl.instrumentation.text import shown_command
 
 WAITED_FOR: dict[WaitReason, str] = {
-    WaitReason.BACKPRESSURE: "for windows",
+    WaitReason.BACKPRESSURE: "for busy bolts",
     WaitReason.MAX_PENDING: "at the limit of pending",
     WaitReason.NO_INPUT: "for input",
     WaitReason.LAST_TUPLES: "for bolts, which hold all that is left",
@@ -39,6 +39,7 @@ def lines(report: Report) -> list[str]:
     if report.resumed:
         found.append(_resumed(report))
     found += [
+        *_verdict(report),
         _tuples(report),
         *dear_call(report.dear_call),
         *ended_lines(report),
@@ -83,6 +84,14 @@ def _outcome(report: Report) -> str:
     return (
         f"{how} · {done} in {clock(report.elapsed_s, tenths=True)} · {rate(report.records_per_s)}"
     )
+
+
+def _verdict(report: Report) -> list[str]:
+    """Return why the run was not faster, and what to change, if anything."""
+    verdict = report.verdict
+    if verdict.limit is Limit.STARTING:
+        return []
+    return [verdict.sentence, *([f"to change that: {verdict.remedy}"] if verdict.remedy else [])]
 
 
 def _resumed(report: Report) -> str:

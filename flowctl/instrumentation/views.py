@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
+
+import msgspec
 
 from flowctl.core.events import FlowEvent
 from flowctl.errors import ConfigError
@@ -94,8 +96,67 @@ class BaseView:
         return numbers.clock(self._clock() - self._started_s, tenths=True)
 
 
+class Beside:
+    """Shows nothing itself and passes everything on to ``inner``, another view.
+
+    Base of what listens to a run beside the view that a person sees.
+    """
+
+    def __init__(self, inner: View) -> None:
+        self._inner = inner
+
+    def start(self, job: str, headline: str) -> None:
+        self._inner.start(job, headline)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Pass on the state of the run."""
+        self._inner.update(snapshot)
+
+    def event(self, event: FlowEvent) -> None:
+        self._inner.event(event)
+
+    def message(self, text: str) -> None:
+        """Pass on a line."""
+        self._inner.message(text)
+
+    def stop(self, report: Report) -> None:
+        """Pass on how the run ended."""
+        self._inner.stop(report)
+
+
+_PORT_MAX: Final = 65_535
+
 # "off" is the old name of "quiet".
 ViewMode = Literal["auto", "live", "plain", "quiet", "off"]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """The page of a run in a browser, beside another view: ``view=flowctl.Page(port=8080)``.
+
+    ``port``: 0 is any free one, which the view beside it names.  ``host``: on another address than
+    loopback the page asks for a token, which stands in the address that is shown.
+    """
+
+    port: int = 0
+    host: str = "127.0.0.1"
+    beside: ViewMode = "auto"
+
+    @classmethod
+    def at(cls, place: str, *, name: str) -> Page:
+        """Return the page at ``[HOST:]PORT``; a :class:`ConfigError` for another text is about
+        ``name``.
+        """
+        host, _, port = place.rpartition(":")
+        if not port.isascii() or not port.isdecimal() or int(port) > _PORT_MAX:
+            raise ConfigError(
+                name, f"{place!r} is not [HOST:]PORT.", remedy="Example: --page 8080, or --page 0."
+            )
+        return cls(port=int(port), host=host.strip("[]")) if host else cls(port=int(port))
+
+    @property
+    def place(self) -> str:
+        """``HOST:PORT``, as :meth:`at` takes it."""
+        return f"{self.host}:{self.port}"
 
 
 def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
@@ -116,7 +177,9 @@ def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
         return PlainView(stream)
     if mode in ("quiet", "off"):
         return BaseView()
-    raise ConfigError("view", f"{mode!r} is not a view.", remedy="Use auto, live, plain or quiet.")
+    raise ConfigError(
+        "view", f"{mode!r} is not a view.", remedy="Use auto, live, plain, quiet or page."
+    )
 
 
 def suits_live(stream: TextIO) -> bool:

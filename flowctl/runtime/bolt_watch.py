@@ -36,9 +36,13 @@ class FollowingBolts(Protocol):
 
 def expected_of(bolts: Bolts) -> str:
     """Return how many bolts there will be, as text: ``4 bolts``."""
-    if isinstance(bolts, FollowingBolts) and bolts.follows_slots:
-        return "bolts for all slots"
-    return counted(bolts.count, "bolt")
+    wanted = wanted_of(bolts)
+    return counted(wanted, "bolt") if wanted else "bolts for all slots"
+
+
+def wanted_of(bolts: Bolts) -> int:
+    """Return how many bolts there will be; 0: as many as there are slots."""
+    return 0 if isinstance(bolts, FollowingBolts) and bolts.follows_slots else bolts.count
 
 
 class Notices:

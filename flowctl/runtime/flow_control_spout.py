@@ -75,11 +75,12 @@ class FlowControlSpout(RunnableJob):
     ) -> Report:
         """Run to the end of the input; return the report.
 
-        ``view`` shows progress: live on a terminal, plain lines elsewhere.  Ctrl-C and SIGTERM stop
-        sending, wait some seconds for what is in flight, save, say how to resume (``resume_hint``)
+        ``view`` shows progress: live on a terminal, plain lines elsewhere; ``"page"`` or a
+        :class:`flowctl.Page` shows it in a browser, too.  Ctrl-C and SIGTERM stop sending, wait
+        some seconds for what is in flight, save, say how to resume (``resume_hint``)
         and raise :class:`flowctl.Interrupted`.  Errors are raised after everything acked was saved,
-        with the report as their attribute ``report``.  The report is written as JSON to
-        ``report_path``, however the run ends.
+        with the report as their attribute ``report``.  The report is written to ``report_path``,
+        however the run ends: as the page if its name ends in .html, else as JSON.
         """
         self._check()  # parts may have been replaced
         plan = RunPlan(

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -17,12 +17,20 @@ from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.summary import IN_MEMORY
 from flowctl.instrumentation.text import shown_command
+from flowctl.instrumentation.views import Page, make_view
 from flowctl.logs import running
+from flowctl.ports import RedrivableDeadLetter
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.run import Run
 from flowctl.runtime.run_plan import Ending, RunPlan
 
-ViewChoice: TypeAlias = View | Literal["auto", "live", "plain", "quiet", "off"]
+if TYPE_CHECKING:
+    from flowctl.instrumentation.page import PageView
+
+# A report whose file is named so is a page; any other is JSON.
+_PAGES: Final = (".html", ".htm")
+
+ViewChoice: TypeAlias = View | Page | Literal["auto", "live", "plain", "quiet", "off", "page"]
 
 
 def _served(settings: MetricsSettings, view: View) -> AbstractContextManager[View]:
@@ -46,9 +54,10 @@ class Interrupted(KeyboardInterrupt):
 class Launch:
     """One run of ``plan``, to be used once.  :meth:`run` is for one thread.
 
-    ``view`` shows progress; ``resume_hint`` is the command that resumes after an interruption
-    (None: the one of this process, or to run a notebook's cell again); the report is written as
-    JSON to ``report_path``, however the run ends.
+    ``view`` shows progress, "page" in a browser and as "auto" does; ``resume_hint`` is the command
+    that resumes after an interruption (None: the one of this process, or to run a notebook's cell
+    again); the report is written to ``report_path``, however the run ends: as a page if its name
+    ends in .html, else as JSON.
     """
 
     def __init__(
@@ -60,7 +69,9 @@ class Launch:
         report_path: str | Path | None = None,
     ) -> None:
         self._plan = plan
+        self._place = page_of(view)
         self._view = view_of(view)
+        self._page: PageView | None = None
         self._resume_hint = resume_hint
         self._report_path = _checked_path(report_path)
         self._run: Run | None = None
@@ -81,6 +92,7 @@ class Launch:
         interrupts = Interrupts()
         try:
             metrics = self._plan.settings.checked().metrics
+            self._view = self._paged()
             with interrupts.taken(), _served(metrics, self._view) as view:
                 run = self._run = Run(self._plan, view, interrupts)
                 if self.failure is not None:
@@ -90,6 +102,8 @@ class Launch:
             if self._run is None:
                 no_run = report_of_no_run(self._plan.job, error)
                 no_run = RunEvents(self._plan.job, self._plan.settings).finished(no_run)
+                if self._page is not None:
+                    self._page.end(no_run)
                 self._tell(self._write(no_run))
             raise
         unwritten = self._write(ending.report)
@@ -117,22 +131,37 @@ class Launch:
         interrupted.report = ending.report
         return interrupted
 
+    def _paged(self) -> View:
+        """Return the view, beside a page if one is to be served or written."""
+        if self._place is None and not _is_page(self._report_path):
+            return self._view
+        from flowctl.instrumentation.page import PageState, PageView  # loads http.server and rich
+
+        letters = self._plan.dead_letter
+        hint = letters.hint(self._plan.job) if isinstance(letters, RedrivableDeadLetter) else ""
+        # No command resumes a run whose checkpoint ends with its process.
+        survives = getattr(self._plan.store, "survives", True)
+        resume = (self._resuming() or "run the cell again") if survives else f"kept {IN_MEMORY}"
+        state = PageState(resume=resume, letters=hint)
+        self._page = PageView(self._view, state, self._place)
+        return self._page
+
     def _how_to_resume(self) -> str:
+        command = self._resuming()
+        return f"resume with: {command}" if command else "to resume, run the cell again"
+
+    def _resuming(self) -> str:
+        """Return the command that resumes; "" in a notebook."""
         if self._resume_hint is None and hasattr(sys, "ps1"):  # also in IPython and notebooks
-            return "to resume, run the cell again"
-        return f"resume with: {self._resume_hint or shown_command(['python', *sys.argv])}"
+            return ""
+        return self._resume_hint or shown_command(["python", *sys.argv])
 
     def _write(self, report: Report) -> InfrastructureError | None:
         """Write the report if one is wanted; return why it could not be written."""
         if self._report_path is None:
             return None
-        # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it keeps
-        # non-ASCII characters (C1, bidi controls), which a terminal that shows the file would obey.
-        told = msgspec.to_builtins(report)
-        first = {key: told[key] for key in ("job", "outcome", "error", "elapsed_s")}
-        text = json.dumps(first | told, indent=2)
         try:
-            Path(self._report_path).write_text(text, encoding="ascii")
+            Path(self._report_path).write_text(self._written(report), encoding="utf-8")
         except OSError as error:
             return InfrastructureError(
                 f"the run itself is over ({report.outcome}), but its report can't be written to"
@@ -140,6 +169,15 @@ class Launch:
                 remedy="What the report would say is above, and in the event run_finished.",
             )
         return None
+
+    def _written(self, report: Report) -> str:
+        if self._page is not None and _is_page(self._report_path):
+            return self._page.html()
+        # Not msgspec's JSON: it fails on lone surrogates, as in a file's name, and it keeps
+        # non-ASCII characters (C1, bidi controls), which a terminal that shows the file would obey.
+        told = msgspec.to_builtins(report)
+        first = {key: told[key] for key in ("job", "outcome", "error", "elapsed_s")}
+        return json.dumps(first | told, indent=2)
 
     def _tell(self, unwritten: InfrastructureError | None) -> None:
         if unwritten is not None:
@@ -150,6 +188,10 @@ class Launch:
             self._view.message(text)
 
 
+def _is_page(path: str | os.PathLike[str] | None) -> bool:
+    return path is not None and os.fspath(path).lower().endswith(_PAGES)
+
+
 def _checked_path(path: Any) -> str | os.PathLike[str] | None:
     if path is None or (isinstance(path, str | os.PathLike) and os.fspath(path)):
         return path
@@ -157,13 +199,21 @@ def _checked_path(path: Any) -> str | os.PathLike[str] | None:
 
 
 def view_of(view: Any) -> View:
-    """Return ``view``, or make the one of that name; raise :class:`ConfigError` for another."""
+    """Return ``view``, or make the one of that name, or the one beside a page; raise
+    :class:`ConfigError` for another.
+    """
     if hasattr(view, "message"):
         given: View = view
         return given
-    from flowctl.instrumentation.views import make_view
+    page = page_of(view)
+    return make_view(view if page is None else page.beside)
 
-    return make_view(view)
+
+def page_of(view: Any) -> Page | None:
+    """Return the page that ``view`` asks for, if it does."""
+    if isinstance(view, Page):
+        return view
+    return Page() if isinstance(view, str) and view == "page" else None
 
 
 def _attach(report: Report, error: BaseException) -> None:

@@ -22,6 +22,7 @@ from flowctl.core.sizing import is_dear
 from flowctl.core.state import Liveness
 from flowctl.core.times import Histogram
 from flowctl.errors import without_secrets
+from flowctl.instrumentation.diagnosis import Diagnosis
 from flowctl.instrumentation.event_text import down_reason
 from flowctl.instrumentation.snapshot import (
     AckTimesView,
@@ -35,7 +36,8 @@ from flowctl.instrumentation.snapshot import (
     WaitReason,
     Waits,
 )
-from flowctl.ports import MeasuredProducer
+from flowctl.ports import Bolts, MeasuredProducer, RoomyBolts
+from flowctl.runtime.bolt_watch import wanted_of
 from flowctl.runtime.control import RunControl
 
 # -- Each bolt's rate over the last few seconds, from the counts of snapshots ------------------
@@ -140,8 +142,15 @@ class Meter:
     """Reads the core and computes rates, progress and ETA.  Used by one thread."""
 
     def __init__(
-        self, control: RunControl, producer: object, *, job: str, restored: Checkpoint
+        self,
+        control: RunControl,
+        producer: object,
+        *,
+        job: str,
+        restored: Checkpoint,
+        bolts: Bolts | None = None,
     ) -> None:
+        """``bolts``: those of the run, which may be :class:`flowctl.ports.RoomyBolts`."""
         self._control = control
         self._producer = producer
         self._job = job
@@ -160,6 +169,10 @@ class Meter:
         self._pools: dict[int, ServicePool] = {}
         self._dear_batches: DearCall | None = None
         self._sink_cap: int | None = None
+        self._cap_keeps: float | None = None
+        self._diagnosis = Diagnosis()
+        self._run_bolts: object = bolts
+        self._wanted: int = 0 if bolts is None else wanted_of(bolts)
 
     def begin(self) -> None:
         """Count progress from here: the producer is open and nothing is read yet."""
@@ -170,6 +183,7 @@ class Meter:
         """Remember what ``event`` says about the run's state."""
         if isinstance(event, SinkCapChanged):
             self._sink_cap = event.after
+            self._cap_keeps = event.goodput / event.best if event.goodput and event.best else None
 
     def snapshot(self, phase: Phase, note: str) -> Snapshot:
         """Return the state of the run; holds the lock for O(bolts + records under way)."""
@@ -181,10 +195,11 @@ class Meter:
         held_up_by, held_up_share = self._held_up(now_s, waits)
         # If reads are saved at once, a kill repeats nothing (records are lost instead).
         reruns_cumulative = max(0, seen.records_pending_now + done - control.saved_cumulative)
-        return msgspec.structs.replace(
+        full = msgspec.structs.replace(
             seen,
             elapsed_s=now_s - self._began_s,
             sink_cap=self._sink_cap,
+            sink_cap_keeps=self._cap_keeps,
             records_per_s=self._rate(now_s, seen),
             progress=progress,
             eta_s=self._outlook.eta_s(now_s, progress, seen.bolts),
@@ -197,7 +212,10 @@ class Meter:
             held_up_share=held_up_share,
             store_away_s=_since(control.store_away_since_s, now_s),
             checkpoint_age_s=_since(control.saved_until_s, now_s),
+            bolts_wanted=self._wanted,
+            more_bolts_help=_has_room(self._run_bolts),
         )
+        return msgspec.structs.replace(full, verdict=self._diagnosis.update(full))
 
     def _read(self, phase: Phase, note: str) -> tuple[Snapshot, Measured | None]:
         """Return the core's figures, all of one moment, and the source's, if it counts
@@ -243,6 +261,7 @@ class Meter:
             rtt=_sum([t.rtt for t in times]),
             wait=_sum([t.wait for t in times]),
             service=_sum([t.service for t in times]),
+            sink_s=sum(t.sink_s for t in times),
         )
 
     def _dear_call(self, measured: Measured | None) -> DearCall | None:
@@ -261,7 +280,8 @@ class Meter:
             name: here[name].records_acked if name in here else seen[name].records_acked
             for name in self._names
         }
-        rates = self._bolt_rates.take(counts, self._control.clock())
+        now_s = self._control.clock()
+        rates = self._bolt_rates.take(counts, now_s)
         due = self._take_due()
         for name in self._names:
             consumer, kept = here.get(name), seen.get(name)
@@ -269,7 +289,7 @@ class Meter:
             if consumer is None:
                 seen[name] = _as_gone(seen[name], share, rates[name])
             elif name in due or kept is None or not kept.up:
-                seen[name] = _view(consumer, share, rates[name])
+                seen[name] = _view(consumer, share, rates[name], now_s)
         return tuple(map(seen.__getitem__, self._names))
 
     def _take_due(self) -> Set[str]:
@@ -340,6 +360,7 @@ class Meter:
         # A dead letter that was redriven is one of the source's records already.
         before = without_redrives(self._restored).records
         told["records_saved"] -= _redriven(self._control.all_saved())
+        told["verdict"] = self._diagnosis.of_run()
         told["records_per_s"] = last.records_acked / last.elapsed_s if last.elapsed_s > 0 else 0.0
         return Report(
             **told,
@@ -402,6 +423,10 @@ def _sum(parts: Sequence[Histogram]) -> TimesView:
     return TimesView(counts, sum(part.total_s for part in parts))
 
 
+def _has_room(bolts: object) -> bool | None:
+    return bolts.has_room() if isinstance(bolts, RoomyBolts) else None
+
+
 def _since(at_s: float | None, now_s: float) -> float | None:
     return None if at_s is None else now_s - at_s
 
@@ -413,7 +438,9 @@ def _partition_views(partitions: Mapping[str, PartitionCheckpoint]) -> tuple[Par
     )
 
 
-def _view(consumer: AdaptiveFlowConsumer, share: float, records_per_s: float) -> BoltView:
+def _view(
+    consumer: AdaptiveFlowConsumer, share: float, records_per_s: float, now_s: float
+) -> BoltView:
     return BoltView(
         name=consumer.bolt,
         state=consumer.state,
@@ -428,6 +455,8 @@ def _view(consumer: AdaptiveFlowConsumer, share: float, records_per_s: float) ->
         moved_away=consumer.moved_away,
         records_per_s=records_per_s,
         refused=consumer.liveness is Liveness.RESTING,
+        slots=consumer.slots,
+        paused_s=consumer.paused_s(now_s),
     )
 
 

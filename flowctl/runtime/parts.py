@@ -26,6 +26,7 @@ from flowctl.runtime.memory_store import MemoryCheckpointStore
 
 if TYPE_CHECKING:
     from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.views import Page
 
 _NEEDED: Final = ("partitions", "open", "poll", "close")
 PRODUCER_CALLS: Final = (*_NEEDED, "progress", "attach", "keep")
@@ -60,7 +61,7 @@ class RunnableJob(ABC):
     def run(
         self,
         *,
-        view: View | Literal["auto", "live", "plain", "quiet", "off"] = "auto",
+        view: View | Page | Literal["auto", "live", "plain", "quiet", "off", "page"] = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
     ) -> Report:

@@ -9,6 +9,7 @@ from typing import Literal
 from flowctl.core.driver import MeasuringCore
 from flowctl.core.messages import End
 from flowctl.errors import FencedError, FlowctlError
+from flowctl.instrumentation.event_log import EventLog, place_of
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import IN_MEMORY, place_lines, resume_line
@@ -55,13 +56,13 @@ class Run:
         self._settings = settings = plan.settings.checked().for_bolts(plan.bolts.count)
         check_via(settings, plan.producer, plan.store)
         self._view = view
-        self._run_events = RunEvents(plan.job, settings)
         self._bolts_are_gone = False
         self._is_one_frozen = False  # a bolt was silent, or stuck in a call, when the run ended
         self._show_at_s = 0.0  # when the view is due
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why not everything acked is saved
         self._epoch = plan.store.acquire(plan.job)
+        self._run_events = RunEvents(plan.job, settings, log=self._event_log())
         self._restored = restored = plan.store.load(plan.job)
         self.control: RunControl = RunControl(plan.make_core(settings, restored), restored=restored)
         self.control.store_survives = getattr(plan.store, "survives", True)
@@ -84,6 +85,14 @@ class Run:
         self._sender: Sender | None = None
         self._set_up_intake()
 
+    def _event_log(self) -> EventLog | None:
+        """Return where decisions are kept; None: nowhere."""
+        events, job = self._settings.events, self._plan.job
+        place = events.file or place_of(self._plan.store, job)
+        if not place or not events.bytes_max:
+            return None
+        return EventLog(place, run=self._epoch, bytes_max=events.bytes_max)
+
     def _set_up_intake(self) -> None:
         """Set up the reader, and the handling of records that can't be processed."""
         job, dead_letter = self._plan.job, self._plan.dead_letter
@@ -98,7 +107,13 @@ class Run:
         """Run to the end; return the report and what ended it."""
         error: BaseException | None = None
         job = self._plan.job
-        meter = Meter(self.control, self._plan.producer, job=job, restored=self._restored)
+        meter = Meter(
+            self.control,
+            self._plan.producer,
+            job=job,
+            restored=self._restored,
+            bolts=self._plan.bolts,
+        )
         self._view.start(job, self._headline())
         self._run_events.started()
         try:
@@ -237,6 +252,7 @@ class Run:
                 event = self._sender.events.popleft()
                 self._losses.take(event)
                 meter.take(event)
+                self._run_events.happened(event)
                 self._view.event(event)
         now_s = self.control.clock()
         if now_s < self._show_at_s and not is_last:

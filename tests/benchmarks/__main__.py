@@ -13,12 +13,14 @@ from tests.benchmarks import (
     core_bench,
     crowd,
     databases,
+    flow_sink_bench,
     law,
     makespan,
     metrics_bench,
     outage,
     pacing,
     pacing_spark,
+    page_bench,
     partitions,
     range_driver,
     range_link,
@@ -37,8 +39,10 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "control": control.main,
     "crowd": crowd.main,
     "databases": databases.main,
+    "flow-sink": flow_sink_bench.main,
     "law": law.main,
     "metrics": metrics_bench.main,
+    "page": page_bench.main,
     "pacing": pacing.main,
     "pacing-spark": pacing_spark.main,
     "partitions": partitions.main,
@@ -63,7 +67,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|databases ...|law ...|metrics ...|pacing ...|pacing-spark ...|partitions ..."
+        "|crowd ...|databases ...|flow-sink ...|law ...|metrics ...|page ...|pacing ..."
+        "|pacing-spark ...|partitions ..."
         "|range-driver ...|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ..."
         "|streaming ...",
     )

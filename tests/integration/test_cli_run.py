@@ -15,6 +15,7 @@ import sys
 import termios
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -309,3 +310,20 @@ def read_all(leader: int) -> str:
         parts.append(part)
     os.close(leader)
     return b"".join(parts).decode()
+
+
+def test_a_page_is_served_while_the_run_lasts_and_written_as_its_report(place: Path) -> None:
+    write_job(place, cost_s=0.002)
+    arguments = ("run", "job.py:spout", "--plain", "--page", "--report", "run.html")
+    with subprocess.Popen(
+        command(*arguments), cwd=place, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        url = next(line.split()[-1] for line in process.stderr if line.startswith("page at "))
+        with urllib.request.urlopen(f"{url}events", timeout=60) as events:
+            said = [json.loads(line[6:]) for line in events if line.startswith(b"data: ")]
+        process.stderr.read()
+    assert process.returncode == 0
+    assert {"running", "finished"} <= {each["phase"] for each in said}
+    assert said[-1]["resume"].endswith("run job.py:spout --plain --page --report run.html")
+    assert "Finished · 3 000 records" in (place / "run.html").read_text()

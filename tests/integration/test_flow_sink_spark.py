@@ -38,8 +38,9 @@ def ids(folder: Path) -> Counter[int]:
     return Counter(int(row[0]) for row in sink_jobs.written(folder))
 
 
+@pytest.mark.parametrize("way", ["foreachPartition", "write"])
 def test_foreach_partition_writes_every_row_and_a_retried_task_repeats_its_names(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, way: str
 ) -> None:
     database, flag = tmp_path / "out.db", tmp_path / "failed"
     sink = SqlSink(f"sqlite:///{database}", table="t", schema="CREATE TABLE t (id INTEGER)")
@@ -48,10 +49,15 @@ def test_foreach_partition_writes_every_row_and_a_retried_task_repeats_its_names
         sink.write([{"id": record.value.id} for record in batch], batch=batch)
         if 60 in [record.position[-1] for record in batch] and not flag.exists():
             flag.touch()  # the task dies although its rows are written: Spark runs it again
-            raise SystemExit
+            os._exit(1)
 
     df = spark.range(0, 2_000, 1, 4)
-    df.foreachPartition(flow_sink(write, target="retried", rows_max=100))
+    given = flow_sink(write, target="retried", rows_max=100)
+    if way == "write":
+        tally = given.write(df)
+        assert (tally.rows, tally.written) == (2_000, 2_000) and tally.left_out > 0
+    else:
+        df.foreachPartition(given)
     with sqlite3.connect(database) as connection:
         found = Counter(number for (number,) in connection.execute("SELECT id FROM t"))
     assert flag.exists() and found == Counter(range(2_000))
@@ -112,6 +118,16 @@ def test_each_way_gives_the_values_and_types_that_plain_spark_gives(
     assert len(plain) == 40
     for way in ("foreach", "write", "format"):
         assert sink_jobs.noted(folder, way) == plain, way
+
+
+def test_a_sink_that_takes_arrow_gets_the_columns_of_spark(
+    spark: SparkSession, folder: Path
+) -> None:
+    df = spark.range(0, 1_000, 1, 2).selectExpr("id", "CAST(id AS STRING) AS `a.b`")
+    assert flow_sink(sink=sink_jobs.arrow, target="arrow").write(df).written == 1_000
+    options = {"process": "tests.sink_jobs:arrow", "target": "arrow"}
+    df.write.format("flowctl").options(**options).mode("append").save()
+    assert ids(folder) == Counter(dict.fromkeys(range(1000), 2))
 
 
 def _split(expressions: str) -> list[str]:

@@ -94,7 +94,7 @@ def test_a_run_shows_its_progress_and_the_second_does_nothing(tmp_path: Path) ->
     said, report = place.finish(cost_s=0.0005)
     assert "4 bolts · LocalStageBolts" in said
     assert f"finished · {LINES // 1000} 000 records in" in said
-    assert "a kill now would run" in said
+    assert "a kill repeats" in said
     assert (report["outcome"], report["records_acked"]) == ("finished", LINES)
     assert [stage["stage"] for stage in report["stages"]] == ["parse", "store"]
     assert report["trees"]["ledger_now"] == 0

@@ -357,27 +357,6 @@ def test_reading_does_not_keep_a_process_alive(clock: list[Bolt]) -> None:
     assert kinds == [True]
 
 
-class Columns(NumberBlock):
-    def to_arrow(self, first: int, last: int) -> tuple[int, int]:
-        return first, last
-
-
-def test_a_batch_of_columns_has_its_own_rows_of_the_block(clock: list[Bolt]) -> None:
-    bolt = Bolt(Read(Columns(0, 30), NumberBlock(30, 50)))
-    clock[:] = [bolt]
-    rows, plain = [], 0
-    with bolt.take(range_frame(1, 0, 50)) as turn:
-        while (batch := turn.next_batch()) is not None:
-            if batch.span.first < 30:
-                rows.append((batch.span.first, batch.columns()))
-                assert rows[-1][1] == (batch.span.first, batch.span.last + 1)
-            else:
-                plain += 1
-                assert batch.columns is None
-            turn.returned(None)
-    assert rows and plain
-
-
 def test_a_call_that_takes_too_long_is_told_once_and_the_bolt_leaves_the_rest(
     clock: list[Bolt],
 ) -> None:

@@ -29,12 +29,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
+import pyarrow
 from pyspark.sql import Row
 
 from flowctl.bolts.batch import Batch
 from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_sink, sink_task
+from pyspark_flowctl.arrow_rows import ArrowRows
 from pyspark_flowctl.sink_task import Origin
 from pyspark_flowctl.sink_writers import BatchWriter
 from pyspark_flowctl.sinks import FlowSink
@@ -75,6 +77,7 @@ class Step(msgspec.Struct, frozen=True):
 class Case(msgspec.Struct, frozen=True):
     """``rows`` in each action; ``rejected`` and ``failing`` are numbers of rows within it.
 
+    ``rows_a_batch`` come in each batch of columns; 0: they come as Rows.
     From action ``mended_from`` on all rows are taken.
     """
 
@@ -83,6 +86,7 @@ class Case(msgspec.Struct, frozen=True):
     merge_every: int
     is_stream: bool
     by_writer: bool
+    rows_a_batch: int
     rejected: tuple[int, ...]
     failing: tuple[int, ...]
     mended_from: int
@@ -109,11 +113,16 @@ _cases = st.builds(
     merge_every=st.integers(1, 4),
     is_stream=st.booleans(),
     by_writer=st.booleans(),
+    rows_a_batch=st.sampled_from([0, 0, 3, 7, 100]),
     rejected=_bad,
     failing=_bad,
     mended_from=st.integers(1, 6),
     steps=st.lists(_steps, min_size=1, max_size=5).map(tuple),
 )
+
+
+def _batch(numbers: list[int]) -> Any:
+    return pyarrow.record_batch([pyarrow.array(numbers, pyarrow.int64())], names=["c0"])
 
 
 def _take(batch: Batch) -> None:
@@ -201,11 +210,14 @@ class World:
         for number in rows:
             self.layouts.setdefault(number, set()).add((part, tuple(rows)))
         sink_task._partition_id = lambda: part  # restored by the test
-        given = [Row(n=number) for number in rows]
-        sink = self.sink(step)
+        sink, size = self.sink(step), self.case.rows_a_batch or len(rows) or 1
+        batches = [_batch(rows[at : at + size]) for at in range(0, len(rows), size)]
+        given: Any = [Row(n=number) for number in rows]
+        if self.case.rows_a_batch:
+            given = ArrowRows(batches, _SCHEMA)
         try:
             if self.case.by_writer and not self.case.is_stream:
-                BatchWriter(sink, _SCHEMA).write(iter(given))
+                BatchWriter(sink, _SCHEMA).write(iter(batches))
             else:
                 sink(given)
         except KeyboardInterrupt:

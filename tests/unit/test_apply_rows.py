@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 
 from flowctl.bolts.batch import Batch
-from flowctl.core.records import Record, Span
+from flowctl.core.records import Fields, Record, Span
 from flowctl.errors import ConfigError, UnrunnableError
 from flowctl_apply._rows import Shape, call, shape_of, table_of
 
@@ -113,7 +113,10 @@ def yielded() -> Iterator[tuple[int, str | None]]:
     [
         ROWS,
         [(1, "a"), [2, None]],
+        [{"label": "a", "id": 1}, Fields(ROWS[1])],
+        [ROWS[0], (2, None)],
         [Pair("a", 1), Pair(None, 2)],
+        [Pair("a", 1), (2, None)],
         yielded(),
         pyarrow.RecordBatch.from_pylist(ROWS),
         pyarrow.table({"label": ["a", None], "id": pyarrow.array([1, 2], pyarrow.int8())}),
@@ -141,6 +144,7 @@ def test_no_rows_are_fine(made: Any) -> None:
         ([3], "row 0 is int 3, not a row"),
         ([(1, "a"), (2,)], r"row 1 has 1 value for 2 columns: \(2,\).*'id', 'label'"),
         ([{"id": 1}], "row 0 that the function returned has no column 'label'; it has 'id'"),
+        ([ROWS[0], {"id": 1, "lable": ""}], "row 1 .* no column 'label'; it has 'id', 'lable'"),
         ([{"id": 1, "label": "", "x": 2}], "row 0 .* a column 'x' that is not in the schema"),
         (pyarrow.table({"id": [1]}), "what the function returned has no column 'label'"),
         (pyarrow.table([[1], [2], [""]], ["id", "id", "label"]), "two columns 'id'"),

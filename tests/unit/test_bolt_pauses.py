@@ -92,11 +92,17 @@ def test_how_long_a_slot_waits(after_s: float | None, waits_s: list[float]):
         now_s += wait_s
 
 
-def test_a_fault_neither_opens_nor_shuts():
+def test_a_call_that_fails_but_is_not_refused_ends_the_row_of_refusals():
+    """Kind: bad records behind a target that now and then refuses took two seconds each."""
     pauses = Pauses()
     pauses.failed("a")
     assert pauses.is_free
     pauses.refused("a", None, 0.0)
+    pauses.failed("b")
+    assert pauses.is_shut, "its call was under way before"
     pauses.begun("b", 0.5)
     pauses.failed("b")
-    assert pauses.is_shut
+    assert not pauses.is_shut
+    pauses.begun("a", 0.5)
+    pauses.failed("a")
+    assert pauses.is_free

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import count
 
 import pytest
 
 from flowctl.core.events import TupleGaveUp
 from flowctl.core.messages import Emission
 from flowctl.core.records import AckOutcome
+from flowctl.core.settings import RetrySettings
 from tests.core_driver import Driver
 
 pytestmark = pytest.mark.on_change()
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.on_change()
 WELL_S = 0.05  # a call that succeeds
 FAILS_S = 0.0005  # a connection that is refused: at once, so all input has failed soon
 POISON = 444
+GIVE_UP_AFTER_S = RetrySettings().give_up_after_s
 REJECTED_S = 0.2  # what a refusal asks for
 
 
@@ -85,6 +88,8 @@ def letters(
 def _answer(driver: Driver, emission: Emission, fate: str) -> None:
     if fate == "ok":
         driver.ack(emission)
+    elif fate == "rejects":
+        driver.fail(emission, error="not a number", is_data_error=True)
     elif fate == "refuses":
         driver.fail(emission, error="503", is_refused=True, after_s=REJECTED_S)
     else:
@@ -148,13 +153,36 @@ def test_one_bad_record_at_the_end_takes_no_time() -> None:
 def test_bad_records_in_every_tuple_do_not_look_like_a_target_that_is_down_for_long(
     bolts: int,
 ) -> None:
-    """No whole tuple succeeds, so those that ask are halved until one does."""
+    """No whole tuple succeeds, so a record of one that asks goes alone."""
     bad = [n for n in range(1_000, 5_000) if n % 100 == 37]
 
     def target(emission: Emission, at_s: float) -> str:
         return "fails" if any(r.position in bad for r in emission.records) else "ok"
 
     assert letters(target, bolts=bolts, records=5_000, size=1_000) == bad
+
+
+@pytest.mark.parametrize("fate", ["fails", "rejects"])
+@pytest.mark.parametrize("first", range(0, 7, 2))
+def test_bad_records_do_not_make_a_target_look_down_that_refuses_now_and_then(
+    fate: str, first: int
+) -> None:
+    """Kind: a refusal among bad records, so that nothing counts as bad, and each takes a question.
+
+    The run even ended then, as the target seemed to be down for too long.
+    """
+    bad = [n for n in range(100, 6_000) if n % 100 == 5]
+    calls, last_s = count(first), 0.0
+
+    def target(emission: Emission, at_s: float) -> str:
+        nonlocal last_s
+        last_s = at_s
+        if next(calls) % 7 == 0:
+            return "refuses"
+        return fate if any(r.position in bad for r in emission.records) else "ok"
+
+    assert letters(target, bolts=4, records=6_000, size=500) == bad
+    assert last_s < GIVE_UP_AFTER_S / 3
 
 
 @pytest.mark.parametrize("since_s", [0.3, 0.35, 0.4, 0.45])

@@ -36,8 +36,9 @@ from flowctl.pacing.api import paced
 from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
+from pyspark_flowctl.arrow_rows import letter_row, plain_row
 from pyspark_flowctl.features import converts_arrow
-from pyspark_flowctl.sink_task import _row, letter_row, plain_row
+from pyspark_flowctl.sink_task import _row
 from tests.search_service import Cluster, serve
 
 ROWS = [Row(n=number, name=f"row {number}") for number in range(60)]

@@ -50,13 +50,13 @@ def values_of(source: ParquetRanges) -> list[object]:
 def test_columns_come_without_a_copy_and_rows_only_if_somebody_wants_them(path):
     [block, *_] = blocks_of(ParquetRanges(path))
     batch = Batch(block.batch_records(10, 20), _span(), bolt="b1", attempt=1)
-    batch.columns = lambda: block.to_arrow(10, 20)
     arrow = batch.to_arrow()
     assert arrow.column("n").to_pylist() == [*range(10, 20)]
-    whole = block.to_arrow(0, len(block))
+    whole = block.batch_records(0, len(block)).to_arrow()
     addresses = [each.column("n").buffers()[1].address for each in (arrow, whole)]
     assert addresses[0] == addresses[1]
     assert batch.to_pandas()["word"].tolist() == [f"w{n}" for n in range(10, 20)]
+    assert batch.has_columns and list(batch.values)[3] == {"n": 13, "word": "w13"}
     assert batch[3] == Record(13, {"n": 13, "word": "w13"})
     batch.reject(batch[3], "no")
     assert batch.rejected == {3: "no"}

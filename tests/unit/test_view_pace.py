@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from flowctl.core.events import BoltState
-from flowctl.instrumentation.plain import held_up
 from flowctl.instrumentation.slow_bolts import claim, condition, shares, slow_bolts
 from flowctl.instrumentation.snapshot import Snapshot
 from flowctl.runtime.meter import RATE_OVER_S, BoltRates
@@ -87,20 +86,6 @@ def test_the_condition_of_a_bolt(changes: dict, wanted: str) -> None:
 def test_shares_are_of_what_was_acked_lately() -> None:
     assert shares(run(30.0, 10.0).bolts) == {"b1": 0.75, "b2": 0.25}
     assert shares(run(0.0, 0.0).bolts) == {"b1": None, "b2": None}
-
-
-@pytest.mark.parametrize(
-    ("changes", "wanted"),
-    [
-        ({"target_down_s": 1.0}, "waits for the target, which is down"),
-        ({"sink_cap": 2}, "waits 90 % for the target (at most 2 tuples in flight)"),
-        ({"sink_cap": 500}, "waits 90 % for windows"),  # far from reached
-        ({"bolts": (bolt(1, refused=True),)}, "waits 90 % for the target, which refuses"),
-        ({}, "waits 90 % for windows"),
-    ],
-)
-def test_it_is_the_target_that_is_named_where_it_sets_the_pace(changes: dict, wanted: str) -> None:
-    assert held_up(run(100.0, 100.0, 100.0, **changes)) == wanted
 
 
 def test_a_bolts_rate_is_that_of_the_last_seconds_and_none_at_first() -> None:

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import logging
+import re
 
 import msgspec
 import pytest
@@ -16,9 +17,25 @@ from flowctl.errors import ConfigError
 from flowctl.instrumentation import event_text, numbers, summary
 from flowctl.instrumentation.live import LiveView
 from flowctl.instrumentation.logging import get_logger
-from flowctl.instrumentation.plain import EVENTS_PER_LINE, LINE_EVERY_S, PlainView
+from flowctl.instrumentation.plain import (
+    COLUMNS,
+    EVENTS_PER_LINE,
+    LINE_EVERY_S,
+    QUIET_EVERY_S,
+    PlainView,
+    verdict_line,
+)
 from flowctl.instrumentation.plain import line as plain_line
-from flowctl.instrumentation.snapshot import BoltView, DearCall, Report, Snapshot, WaitReason, Waits
+from flowctl.instrumentation.snapshot import (
+    BoltView,
+    DearCall,
+    Limit,
+    LongCallView,
+    Report,
+    Snapshot,
+    Verdict,
+    Waits,
+)
 from flowctl.instrumentation.views import make_view, suits_live
 from flowctl.logs import StdlibLogger
 from flowctl.runtime.faults import target_down_error
@@ -28,6 +45,7 @@ BOLT = BoltView(
     name="b1", state=ev.BoltState.NORMAL, up=True, window=4, in_flight=3,
     ack_rtt_p50_s=0.05, service_p50_s=0.04, acked=10, share=1.0,
 )  # fmt: skip
+DOWN = msgspec.structs.replace(BOLT, name="b2", up=False)
 SNAPSHOT = Snapshot(
     job="j", elapsed_s=5.0, phase="running", bolts=(BOLT,), partitions=(),
     records_acked=42_000, records_per_s=8400.0, records_buffered=0, records_skipped=0,
@@ -55,19 +73,22 @@ def out() -> io.StringIO:
     return io.StringIO()
 
 
-def test_one_line_every_few_seconds(out: io.StringIO) -> None:
+def test_a_line_every_few_seconds_as_long_as_something_changes(out: io.StringIO) -> None:
     time = Time()
     view = PlainView(out, clock=time)
     view.start("j", "j · 1 bolt")
-    for _ in range(int(LINE_EVERY_S * 4 * 3)):  # three lines' worth of updates, four a second
-        view.update(SNAPSHOT)
-        time.now_s += 0.25
+    per_s = 8400.0
+    for _ in range(3):
+        for _ in range(int(LINE_EVERY_S * 4)):  # four updates a second
+            view.update(msgspec.structs.replace(SNAPSHOT, records_per_s=per_s))
+            time.now_s += 0.25
+        per_s *= 2
     lines = out.getvalue().splitlines()
     assert lines[0] == "j · 1 bolt"
     assert len(lines) == 1 + 3
-    for fact in ("records 42 000", "21 %", "8 400/s", "ETA 0:19", "1 normal", "in flight 3"):
+    for fact in ("records 42 000", "21 %", "8 400/s", "ETA 0:19", "1 normal", "saved 40 000"):
         assert fact in lines[1]
-    assert "a kill now would run 1 200 records again (cumulative only: 2 400)" in lines[1]
+    assert "a kill repeats 1 200" in lines[1]
 
 
 def test_events_are_rate_limited_but_a_lost_bolt_is_always_shown(out: io.StringIO) -> None:
@@ -150,19 +171,50 @@ def test_summary_of_a_finished_run() -> None:
 
 
 @pytest.mark.req("S39", "S40")
-def test_the_line_says_what_the_spout_waits_for(out: io.StringIO) -> None:
-    def line(held_up_by: str, share: float) -> str:
-        return plain_line(
-            msgspec.structs.replace(
-                SNAPSHOT, held_up_by=WaitReason(held_up_by), held_up_share=share
-            )
-        )
+def test_the_lines_say_why_the_run_is_not_faster_and_since_when(out: io.StringIO) -> None:
+    verdict = Verdict(
+        limit=Limit.TARGET, headline="the target is the limit", why="more bolts would not help",
+        since_s=3.0,
+    )  # fmt: skip
+    view = PlainView(out, clock=Time())
+    view.start("j", "j · 1 bolt")
+    view.update(msgspec.structs.replace(SNAPSHOT, verdict=verdict))
+    said = out.getvalue().splitlines()[2]
+    assert re.fullmatch(
+        r"0:00.0  the target is the limit since \d\d:\d\d:\d\d: more bolts would not help", said
+    )
 
-    assert "waits 93 % for windows" in line("backpressure", 0.93)
-    assert "waits 60 % at the limit of pending" in line("max_pending", 0.6)
-    assert "waits 5 % for input" in line("no_input", 0.05)
-    assert "waits" not in line("no_input", 0.04)
-    assert "waits" not in line("", 0.0)
+
+@pytest.mark.parametrize("limit", [Limit.STARTING, Limit.TARGET_DOWN])
+def test_what_is_not_known_or_told_by_another_line_is_not_a_verdict(limit: Limit) -> None:
+    assert not verdict_line(msgspec.structs.replace(SNAPSHOT, verdict=Verdict(limit=limit)))
+
+
+def test_no_line_about_the_state_is_wider_than_a_hundred_columns(out: io.StringIO) -> None:
+    verdict = Verdict(limit=Limit.TARGET, headline="the target is the limit", why="word " * 60)
+    call = LongCallView(bolt="b1", partition="p" * 40, first=7, last=9 * 10**30, for_s=3600.0)
+    shot = msgspec.structs.replace(
+        SNAPSHOT, verdict=verdict, records_acked=10**12, records_saved=10**12, kill_reruns=10**9,
+        records_rejected=10**7, records_dead_lettered=10**7, long_calls=(call,),
+    )  # fmt: skip
+    view = PlainView(out, clock=Time())
+    view.start("j", "j · 1 bolt")
+    view.update(shot)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= COLUMNS
+    assert "a kill repeats 1 000 000 000" in " ".join(lines)
+
+
+def test_while_nothing_changes_a_line_a_minute_says_so(out: io.StringIO) -> None:
+    time = Time()
+    view = PlainView(out, clock=time)
+    view.start("j", "j · 1 bolt")
+    for looks in range(int(4 * 10 * QUIET_EVERY_S)):  # ten minutes, four looks a second
+        view.update(msgspec.structs.replace(SNAPSHOT, records_acked=100 * looks))
+        time.now_s += 0.25
+    assert len(out.getvalue().splitlines()) == 1 + 10
+    view.update(msgspec.structs.replace(SNAPSHOT, bolts=(BOLT, DOWN)))
+    assert "1 down" in "".join(out.getvalue().splitlines()[1 + 10 :])
 
 
 def test_before_the_first_tuple_the_line_says_what_it_waits_for_and_nothing_else() -> None:
@@ -175,20 +227,12 @@ def test_before_the_first_tuple_the_line_says_what_it_waits_for_and_nothing_else
     assert plain_line(shot) == "records 0  0 %  starting Spark, waiting for 4 bolts"
 
 
-def test_it_never_waits_for_the_last_tuples_at_a_tenth_of_the_input() -> None:
-    """Of ranges all that is left is at bolts long before the end."""
-    shot = msgspec.structs.replace(
-        SNAPSHOT, progress=0.1, held_up_by=WaitReason.LAST_TUPLES, held_up_share=0.99
-    )
-    assert "waits 99 % for bolts, which hold all that is left" in plain_line(shot)
-
-
 @pytest.mark.req("S39", "S40")
 def test_the_summary_says_how_long_the_spout_waited_and_for_what() -> None:
     waits = Waits(backpressure_s=7.25, max_pending_s=0.1, no_input_s=9.0, last_tuples_s=0.5)
     text = "\n".join(summary.lines(msgspec.structs.replace(REPORT, waits=waits)))
     assert (
-        "the spout waited 0:09.0 for input, 0:07.2 for windows,"
+        "the spout waited 0:09.0 for input, 0:07.2 for busy bolts,"
         " 0:00.5 for bolts, which hold all that is left\n" in text
     )
     assert "the spout waited" not in "\n".join(summary.lines(REPORT))
@@ -272,7 +316,7 @@ def test_events_reach_structlog_as_plain_fields(out: io.StringIO) -> None:
         {
             "event": "state_changed", "log_level": "info", "at_s": 2.0, "bolt": "b3",
             "before": "SLOW", "after": "BUSY", "reason": "expired",
-            "ack_rtt_s": None, "threshold_s": None,
+            "ack_rtt_s": None, "threshold_s": None, "silent_s": None,
         }
     ]  # fmt: skip
     json.dumps(logs)
@@ -319,7 +363,7 @@ def test_auto_is_live_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("CI")
     monkeypatch.setenv("TERM", "dumb")
     assert not suits_live(Terminal())
-    with pytest.raises(ConfigError, match="auto, live, plain or quiet"):
+    with pytest.raises(ConfigError, match="auto, live, plain, quiet or page"):
         make_view("fancy")  # type: ignore[arg-type]
 
 

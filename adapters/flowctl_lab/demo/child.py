@@ -1,4 +1,4 @@
-"""The driver of ``demo --kill``: ``python -m flowctl_lab.demo.child DIRECTORY REDIS_URL VIEW``."""
+"""The driver of ``demo --kill``: ``child DIRECTORY REDIS_URL VIEW [PAGE]``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flowctl.cli.exiting import leave
 from flowctl.cli.main import explain
 from flowctl.errors import EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError, FlowctlError
 from flowctl.instrumentation.logging import configure
-from flowctl.instrumentation.views import ViewMode
+from flowctl.instrumentation.views import Page, ViewMode
 from flowctl_lab.demo.plan import Places, Plan
 
 
-def main(directory: str, redis_url: str, view: str) -> int:
+def main(directory: str, redis_url: str, view: str, place: str = "") -> int:
     """Run the job of the plan in ``directory`` once; return the exit code."""
     from flowctl_lab.demo.demo_job import Show, run_once
 
@@ -25,7 +25,8 @@ def main(directory: str, redis_url: str, view: str) -> int:
         if plan is None:
             raise ConfigError("DIRECTORY", f"no plan in {directory}.", remedy="Run the demo.")
         resume = f"flowctl demo --dir {directory}"
-        show = Show(mode=cast("ViewMode", view))
+        page = Page.at(place, name="--page") if place else None
+        show = Show(mode=cast("ViewMode", view), page=page)
         run_once(plan, places, redis_url, show=show, resume=resume)
     except FlowctlError as error:
         return explain(error)

@@ -16,7 +16,7 @@ import click
 
 from flowctl.adapters import load_adapter
 from flowctl.cli import doctor
-from flowctl.cli.click_options import Seconds
+from flowctl.cli.click_options import Seconds, page_beside, page_option
 from flowctl.cli.run import view_mode
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, ConfigError
 from flowctl.instrumentation.numbers import count, duration
@@ -60,6 +60,7 @@ _RECORDS_MIN_KILL = 2_000
                    " resumed.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
+@page_option
 @click.option("--svg", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
               help="Draw the live view near the end of the slow phase into this file.")  # fmt: skip
 @click.option("--columns", multiple=True, type=click.IntRange(min=40, max=400), default=(108,),
@@ -91,12 +92,14 @@ def demo(
     began_s = time.monotonic()
     seconds = seconds or (_SECONDS_LOCAL if local else _SECONDS_DEFAULT)
     records = records or (_RECORDS_LOCAL if local else _RECORDS_DEFAULT)
-    show = Show(mode=view_mode(plain, False), svg=svg, columns=columns)
+    mode = view_mode(plain, False)
+    page = page_beside(mode)
+    show = Show(mode=mode, svg=svg, columns=columns, page=page)
     _check(records=records, kill=kill or ranges, svg=svg)
     check_installed(on_spark=not local, by_ranges=ranges)
     if ranges:
         return _perform_ranges(
-            seed, RowsPlan(records, bolts, seconds, local, show.mode), directory, keep
+            seed, RowsPlan(records, bolts, seconds, local, page or mode), directory, keep
         )
     wanted = Plan(seed=seed, records=records, bolts=bolts, seconds=seconds, local=local)
     with _workplace(directory, keep) as places:
@@ -195,7 +198,7 @@ def _perform(plan: Plan, places: Places, *, kill: bool, show: Show, began_s: flo
         if kill:
             from flowctl_lab.demo.kill import kill_and_resume
 
-            killed = kill_and_resume(plan, places, redis_url, view=show.mode)
+            killed = kill_and_resume(plan, places, redis_url, show=show)
         else:
             run_once(plan, places, redis_url, show=show, resume=_resume_command(places))
     finally:

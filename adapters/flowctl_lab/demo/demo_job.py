@@ -11,8 +11,8 @@ import msgspec
 from flowctl.adapters import load_adapter
 from flowctl.core.events import FlowEvent, StateChanged
 from flowctl.instrumentation.numbers import duration
-from flowctl.instrumentation.snapshot import Report, Snapshot, View
-from flowctl.instrumentation.views import ViewMode, make_view
+from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.views import Beside, Page, ViewMode, make_view
 from flowctl.runtime.flow_control_spout import FlowControlSpout
 from flowctl.runtime.launch import Interrupted
 from flowctl_lab.demo import journal
@@ -37,30 +37,21 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
-class DemoView:
-    """Passes everything on to ``inner``; counts changes of state; has its own headline."""
+class DemoView(Beside):
+    """Counts changes of state and has its own headline, beside the view that shows the run."""
 
     def __init__(self, inner: View, headline: str) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._headline = headline
         self.state_changes: Counter[str] = Counter()
 
     def start(self, job: str, headline: str) -> None:
-        self._inner.start(job, self._headline)
-
-    def update(self, snapshot: Snapshot) -> None:
-        self._inner.update(snapshot)
+        super().start(job, self._headline)
 
     def event(self, event: FlowEvent) -> None:
         if isinstance(event, StateChanged):
             self.state_changes[event.bolt] += 1
-        self._inner.event(event)
-
-    def message(self, text: str) -> None:
-        self._inner.message(text)
-
-    def stop(self, report: Report) -> None:
-        self._inner.stop(report)
+        super().event(event)
 
 
 class Show(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +60,15 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
     mode: ViewMode
     svg: Path | None = None
     columns: tuple[int, ...] = ()
+    page: Page | None = None
 
-    def view(self, plan: Plan) -> View:
+    def view(self, plan: Plan, resume: str) -> View:
         """Return the view; the picture is taken late in the slow phase."""
         inner = make_view(self.mode)
+        if self.page is not None:
+            from flowctl.instrumentation.page import PageState, PageView
+
+            inner = PageView(inner, PageState(resume=resume), self.page)
         if self.svg is None:
             return inner
         from flowctl.instrumentation.live import Picture
@@ -117,7 +113,7 @@ def run_once(plan: Plan, places: Places, redis_url: str, *, show: Show, resume: 
 
     Raises the errors of ``FlowControlSpout.run``; the outcome is saved after an interruption too.
     """
-    shown = DemoView(show.view(plan), headline(plan))
+    shown = DemoView(show.view(plan, resume), headline(plan))
     spout = build_spout(plan, places, redis_url)
     try:
         report = spout.run(view=shown, resume_hint=resume)

@@ -15,8 +15,8 @@ import msgspec
 from flowctl.adapters import load_adapter
 from flowctl.errors import InfrastructureError
 from flowctl.instrumentation.numbers import percent
-from flowctl.instrumentation.views import ViewMode
 from flowctl_lab.demo import journal
+from flowctl_lab.demo.demo_job import Show
 from flowctl_lab.demo.plan import JOB, Places, Plan
 
 # Seconds between looks: short enough to kill within 1 % of the chosen place, without loading the
@@ -43,13 +43,13 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
         return self.begun - self.saved
 
 
-def kill_and_resume(plan: Plan, places: Places, redis_url: str, *, view: ViewMode) -> Kill:
+def kill_and_resume(plan: Plan, places: Places, redis_url: str, *, show: Show) -> Kill:
     """Run the job in a child, kill it, run it to its end in a second child.
 
     Raises :class:`InfrastructureError` when a child fails or ends before it could be killed.
     """
     store = load_adapter("flowctl_redis", "redis").RedisCheckpointStore(redis_url)
-    child = _start(places.root, redis_url, view)
+    child = _start(places.root, redis_url, show)
     try:
         _wait_for(child, store, records=round(plan.kill_at * plan.records))
     finally:
@@ -59,13 +59,14 @@ def kill_and_resume(plan: Plan, places: Places, redis_url: str, *, view: ViewMod
     saved = store.load(JOB).records
     store.close()
     click.echo(f"killed the driver (SIGKILL) at {percent(saved / plan.records)}; starting again")
-    _run_to_end(_start(places.root, redis_url, view))
+    _run_to_end(_start(places.root, redis_url, show))
     return _measure(places, plan, saved)
 
 
-def _start(directory: Path, redis_url: str, view: ViewMode) -> subprocess.Popen[bytes]:
+def _start(directory: Path, redis_url: str, show: Show) -> subprocess.Popen[bytes]:
     # The interpreter's own options (-X, -W) don't matter here; its environment is inherited.
-    command = [sys.executable, "-m", "flowctl_lab.demo.child", str(directory), redis_url, view]
+    command = [sys.executable, "-m", "flowctl_lab.demo.child", str(directory), redis_url]
+    command += [show.mode, *([] if show.page is None else [show.page.place])]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 

@@ -21,7 +21,7 @@ from flowctl.adapters import load_adapter
 from flowctl.bolts.batch import Batch
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, InfrastructureError
 from flowctl.instrumentation.numbers import count, percent
-from flowctl.instrumentation.views import ViewMode
+from flowctl.instrumentation.views import Page, ViewMode
 from flowctl_lab.demo import weblog
 
 JOB = "demo-rows"
@@ -40,7 +40,7 @@ class RowsPlan(msgspec.Struct, frozen=True):
     bolts: int
     seconds: float
     local: bool
-    view: ViewMode
+    view: Page | ViewMode
 
     @classmethod
     def load(cls, place: Path) -> RowsPlan:

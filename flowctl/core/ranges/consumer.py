@@ -94,7 +94,7 @@ class RangeConsumer(AdaptiveFlowConsumer):
         work_s = max(0.0, did.service_s) + max(0.0, did.read_s)
         unqueued_s = now_s - since_s - wait_s if is_alone else work_s + self.service.path_s
         rtt_s = wait_s + max(work_s, unqueued_s)
-        self._learn(now_s, rtt_s, wait_s, work_s, positions)
+        self._learn(now_s, rtt_s, wait_s, work_s, positions, sink_s=did.sink_s)
         self.policy.on_ack(
             AckSample(
                 now_s, since_s, rtt_s, wait_s, work_s,

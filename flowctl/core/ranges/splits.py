@@ -280,6 +280,7 @@ class Splits:
                 partition=cut.partition,
                 at=cut.pieces[0][0],
                 rest_id=piece.tuple_id,
+                positions=len(cut.records),
             )
         )
 

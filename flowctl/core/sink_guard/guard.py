@@ -400,5 +400,12 @@ class SinkGuard:
         if before != cap:
             shown = [None if c == inf else int(c) for c in (before, cap)]
             self._events.append(
-                SinkCapChanged(at_s=now_s, before=shown[0], after=shown[1], reason=reason)
+                SinkCapChanged(
+                    at_s=now_s,
+                    before=shown[0],
+                    after=shown[1],
+                    reason=reason,
+                    goodput=self._held,
+                    best=self._best,
+                )
             )
