@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from flowctl.errors import JobError
 from flowctl.logs import ModuleLogger
+from flowctl_sql._copy import Copies
 from flowctl_sql._dialect import Dialect
 from flowctl_sql._refusals import is_statement_fault
 from flowctl_sql._rows import Insert, Params
@@ -21,7 +22,7 @@ _COUNTING: Final = frozenset({"psycopg", "sqlite3"})
 _VIEW: Final = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)"
 
 
-def _driver_of(cursor: Any) -> str:
+def driver_of(cursor: Any) -> str:
     """Return the driver's package that a cursor comes from."""
     return type(cursor).__module__.partition(".")[0]
 
@@ -38,7 +39,7 @@ class RowCounts:
     def note(self, cursor: Any, given: int, stored: int) -> None:
         """Log a warning, once, if ``cursor`` says that it ``stored`` fewer than the ``given``
         rows."""
-        driver = _driver_of(cursor)
+        driver = driver_of(cursor)
         if self._is_told or driver not in _COUNTING:
             return
         self._counts = self._counts or stored > 0
@@ -98,7 +99,8 @@ class Inserts:
     If ``joins``, several rows go into one statement, which the table must allow (see
     :func:`flowctl_sql._sqlite.takes_several`).  It saves time because Python releases its global
     lock at each statement of SQLite, which takes longer than storing a row of a few columns.
-    ``indexes`` is the result of :meth:`.OnConflict.check_table`.
+    ``indexes`` is the result of :meth:`.OnConflict.check_table`; ``copies`` takes rows of a
+    connection of psycopg.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Inserts:
     ) -> None:
         self.joins = False
         self.indexes: Sequence[Set[str]] = ()
+        self.copies: Copies | None = None
         self._on_conflict = on_conflict
         self._cursor = cursor
         self._dialect = dialect
@@ -118,11 +121,16 @@ class Inserts:
         self._row_counts = row_counts
         self._statements: dict[tuple[Any, ...], str] = {}
 
-    def insert(self, insert: Insert) -> int:
+    def insert(self, insert: Insert, *, copies: bool = False) -> int:
         """Insert the rows, all of equal width; return the number inserted, without kept rows.
 
-        Raises :class:`StatementFault`, or what the driver raises for a row.
+        With ``copies`` by COPY, if it can take them.  Raises :class:`StatementFault`,
+        :class:`.CopyRefused`, or what the driver raises for a row.
         """
+        if copies and self.copies is not None:
+            copied = self.copies.insert(insert)
+            if copied is not None:
+                return copied
         columns, rows = insert
         try:
             stored = self._insert(columns, rows)
@@ -132,7 +140,7 @@ class Inserts:
             raise
         if self._on_conflict is None or self._on_conflict.updated(columns or (), self._dialect):
             self._row_counts.note(self._cursor, len(rows), stored)
-        elif _driver_of(self._cursor) in _COUNTING:
+        elif driver_of(self._cursor) in _COUNTING:
             return stored
         return len(rows)
 

@@ -26,10 +26,10 @@ from flowctl_sql._bounds import (
 )
 from flowctl_sql._dialect import Dialect
 
-# psycopg sends an executemany as a pipeline, and the server does not count a client as idle that
-# stops between two messages of it.  A client that freezes exactly there is ended with its process
-# (timeout.end_after_s), or by this limit (PostgreSQL 17), which is far longer than a tuple should
-# take.
+# psycopg sends an executemany as a pipeline, and the rows of a COPY as messages; the server does
+# not count a client as idle that stops between two of them.  A client that freezes exactly there is
+# ended with its process (timeout.end_after_s), or by this limit (PostgreSQL 17), which is far
+# longer than a tuple should take.
 _TRANSACTION_MAX_S = 300.0
 
 _NAME_BYTES_MAX = 63  # longest application_name (NAMEDATALEN - 1)
@@ -62,7 +62,7 @@ _END_STALLED = (
 _COLUMNS = (
     "SELECT attname, atttypid IN ('json'::regtype, 'jsonb'::regtype), "
     "atttypid IN ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype) "
-    "AND attcollation IN (100, 950, 951) FROM pg_attribute "
+    "AND attcollation IN (100, 950, 951), atttypid = 'timestamptz'::regtype FROM pg_attribute "
     "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
 _LOCK_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"
@@ -177,12 +177,13 @@ def _described(found: Any) -> str:
 
 
 class Columns(NamedTuple):
-    """The columns of a table; which are json or jsonb, and in which texts are equal only if they
-    differ in nothing but spaces at the end."""
+    """The columns of a table; which are json or jsonb, in which texts are equal only if they
+    differ in nothing but spaces at the end, and which hold instants."""
 
     names: Sequence[str] = ()
     json: Set[str] = frozenset()
     plain_text: Set[str] = frozenset()
+    zoned: Set[str] = frozenset()
 
 
 def columns_of(cursor: Any, dialect: Dialect, table: str) -> Columns:
@@ -191,6 +192,7 @@ def columns_of(cursor: Any, dialect: Dialect, table: str) -> Columns:
     found = cursor.fetchall()
     return Columns(
         [name for name, *_ in found],
-        {name for name, is_json, _ in found if is_json},
-        {name for name, _, is_text in found if is_text},
+        {name for name, is_json, *_ in found if is_json},
+        {name for name, _, is_text, _ in found if is_text},
+        {name for name, *_, is_zoned in found if is_zoned},
     )

@@ -23,10 +23,13 @@ _SHAPES = "None for a record without a row, a dict or tuple for one, a list of t
 
 
 class Insert(NamedTuple):
-    """Rows for one statement; ``columns`` None stands for all of the table, in its order."""
+    """Rows for one statement; ``columns`` None stands for all of the table, in its order.
+
+    ``rows``: tuples, or a ``pyarrow.RecordBatch`` for :class:`.Copies`.
+    """
 
     columns: tuple[str, ...] | None
-    rows: Sequence[Params]
+    rows: Any
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -34,13 +37,15 @@ class Prepared(msgspec.Struct, frozen=True):
 
     ``counts[i]`` is the number of rows of record ``i``; ``counts`` None: one row per record.
     ``shapes`` are the columns of each row; None: all rows have ``columns``.  Tuples may still be
-    longer or shorter than the first one: see :meth:`refuse_widths`.
+    longer or shorter than the first one: see :meth:`refuse_widths`.  ``is_plain``: all values are
+    of types that drivers know, and of one width.
     """
 
     rows: Sequence[Params]
     columns: tuple[str, ...] | None
     counts: Sequence[int] | None = None
     shapes: Sequence[tuple[str, ...]] | None = None
+    is_plain: bool = False
 
     def inserts(
         self,
@@ -82,11 +87,18 @@ class Prepared(msgspec.Struct, frozen=True):
             return wanted
         return list(chain.from_iterable(map(repeat, wanted, self.counts)))
 
+    def as_rows(self, batch: Batch) -> Prepared:
+        """Return itself: these are rows."""
+        del batch
+        return self
+
     def as_python(self, batch: Batch, dialect: str) -> Prepared:
         """Return a copy with numpy's and pandas' values as Python's own.
 
         Raises :class:`JobError` that names a value which the driver of ``dialect`` would change.
         """
+        if self.is_plain:
+            return self
         try:
             rows = as_python(self.rows, dialect)
         except UnfitError as error:
@@ -114,7 +126,7 @@ class Prepared(msgspec.Struct, frozen=True):
         """Return the error that names the record and the column of an unfit value."""
         columns = self.shapes[unfit.row] if self.shapes is not None else self.columns
         column = f"column {columns[unfit.at]}" if columns else f"value {unfit.at + 1}"
-        place = _place(batch, self._record_of(unfit.row, batch))
+        place = place_of(batch, self._record_of(unfit.row, batch))
         return JobError(f"{place}: {column} is {unfit.why}.", remedy=unfit.remedy)
 
     def _record_of(self, row: int, batch: Batch) -> int:
@@ -123,7 +135,9 @@ class Prepared(msgspec.Struct, frozen=True):
 
     def refuse_widths(self, batch: Batch) -> None:
         """Raise :class:`JobError` for the first row with more or fewer values than the others."""
-        if self.rows and self.shapes is None and not _are_equal(map(len, self.rows), self.rows):
+        if not self.rows or self.is_plain or self.shapes is not None:
+            return
+        if not _are_equal(map(len, self.rows), self.rows):
             _of_any_shape(self.rows, batch, self.columns)
 
     def refuse_keyless(self, batch: Batch, key: Sequence[str]) -> None:
@@ -148,7 +162,7 @@ class Prepared(msgspec.Struct, frozen=True):
         shapes = self.shapes or [self.columns or ()] * len(self.rows)
         rows = map(dict, map(zip, shapes, self.rows))
         bad = next(number for number, row in enumerate(rows) if row.get(column) is None)
-        place = _place(batch, self._record_of(bad, batch))
+        place = place_of(batch, self._record_of(bad, batch))
         return JobError(
             f"{place}: column {column} of the key is missing or NULL.",
             remedy="Give each row its key, or leave the record out: batch.reject(record, reason).",
@@ -170,7 +184,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
     def _nan(self, batch: Batch, column: str) -> JobError:
         bad = next(n for n, row in enumerate(self.rows) if _has_nan(row))
-        place = _place(batch, self._record_of(bad, batch))
+        place = place_of(batch, self._record_of(bad, batch))
         return JobError(
             f"{place}: column {column} is NaN, for which SQLite stores NULL.",
             remedy="Pass None for NULL, or leave the record out: batch.reject(record, reason).",
@@ -245,7 +259,9 @@ def _of_any_shape(listed: Sequence[Any], batch: Batch, columns: tuple[str, ...] 
         try:
             converted += [convert(row) for row in group]
         except _BadRow as error:
-            raise JobError(f"{_place(batch, index)}: {error}.", remedy=f"Pass {_SHAPES}.") from None
+            raise JobError(
+                f"{place_of(batch, index)}: {error}.", remedy=f"Pass {_SHAPES}."
+            ) from None
     counts = list(map(len, several))
     of_one_shape = len(set(convert.shapes)) <= 1
     return Prepared(
@@ -296,7 +312,8 @@ def _runs(
     return [Insert(shape, [row for _, row in run]) for shape, run in runs]
 
 
-def _place(batch: Batch, index: int) -> str:
+def place_of(batch: Batch, index: int) -> str:
+    """Return where a record comes from, for errors."""
     return f"partition {batch.span.partition}, position {show(batch[index].position)}"
 
 

@@ -20,9 +20,11 @@ from flowctl.errors import ConfigError, RetryLater
 from flowctl.logs import ModuleLogger
 from flowctl_sql import _postgres
 from flowctl_sql._bounds import END_STALLED_EVERY_S
+from flowctl_sql._columns import Columns
+from flowctl_sql._copy import Copies, CopyRefused
 from flowctl_sql._database import Database
 from flowctl_sql._dialect import OWN_TABLES
-from flowctl_sql._inserts import Inserts, RowCounts
+from flowctl_sql._inserts import Inserts, RowCounts, driver_of
 from flowctl_sql._ledger import Ledger, not_covered
 from flowctl_sql._refusals import (
     is_canceled,
@@ -68,18 +70,22 @@ class Session:
         self.skipped_at: set[int] = set()  # the last batch's records that were there already
         # Rows are dropped with their batch: keeping them would double the memory, and writing the
         # next ones took 3 % more CPU.
-        self._written: WeakKeyDictionary[Batch, Prepared] = WeakKeyDictionary()
+        self._written: WeakKeyDictionary[Batch, Prepared | Columns] = WeakKeyDictionary()
         self._database = database
         self.connection = connection
         self.cursor = connection.cursor()
         self._dialect = dialect
         self._is_postgres = dialect.name == "postgresql"
+        self._copies: Copies | None = None  # with psycopg
         self._table = table
         self._sink = name
         self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
         self._columns = _postgres.Columns()  # with PostgreSQL
         row_counts = RowCounts(table, database.label)
         self._inserts = Inserts(self.cursor, dialect, table, row_counts, on_conflict)
+        if driver_of(self.cursor) == "psycopg":
+            self._copies = Copies(self.cursor, dialect, table, on_conflict, database.label)
+            self._inserts.copies = self._copies
         self._on_conflict = on_conflict
         self._key = on_conflict.key if on_conflict is not None else ()
         self._introduced = ""
@@ -147,16 +153,26 @@ class Session:
             raise
         return result
 
-    def write_alone(self, prepared: Prepared, batch: Batch) -> WriteResult:
+    def write_alone(self, given: Prepared | Columns, batch: Batch) -> WriteResult:
         """Write ``batch`` in a separate transaction, waiting for locks within their limit.
 
-        A writer that holds the lock of this partition but has stalled (frozen, or cut off) is
-        ended.
+        What COPY refuses is inserted: so an error is the same with and without it.  A writer that
+        holds the lock of this partition but has stalled (frozen, or cut off) is ended.
         """
+        try:
+            return self._write_alone(lambda: self.write(given, batch, copies=True), batch)
+        except CopyRefused as refused:
+            assert self._copies is not None
+            prepared = given if isinstance(given, Prepared) else self._as_rows(given, batch)
+            result = self._write_alone(lambda: self.write(prepared, batch), batch)
+            self._copies.give_up(refused)
+            return result
+
+    def _write_alone(self, write: Callable[[], WriteResult], batch: Batch) -> WriteResult:
         by_s = time.monotonic() + self.lock_max_s
         while True:
             try:
-                result: WriteResult = self.transact(lambda: self.write(prepared, batch))
+                result: WriteResult = self.transact(write)
                 return result
             except Exception as error:
                 waits = is_locked(error) and self.usable and time.monotonic() < by_s
@@ -186,6 +202,8 @@ class Session:
             )
 
     def _roll_back(self) -> None:
+        if self._copies is not None:
+            self._copies.forget_stages()
         try:
             self.connection.rollback()
         except Exception:  # the server is gone: the next write opens another connection
@@ -195,16 +213,19 @@ class Session:
         """Whether ``batch`` was already written over this connection."""
         return batch in self._written
 
-    def repeats(self, batch: Batch, prepared: Prepared) -> bool:
+    def repeats(self, batch: Batch, prepared: Prepared | Columns) -> bool:
         """Whether ``batch`` was written before with other rows: then these would be lost."""
         return self.has_written(batch) and self._written[batch] != prepared
 
-    def note_written(self, batch: Batch, prepared: Prepared) -> None:
+    def note_written(self, batch: Batch, prepared: Prepared | Columns) -> None:
         """Note that ``batch`` is committed with these rows."""
         self.is_unused = False
         self._written[batch] = prepared
 
-    def write(self, prepared: Prepared, batch: Batch) -> WriteResult:
+    def write(
+        self, given: Prepared | Columns, batch: Batch, *, copies: bool = False
+    ) -> WriteResult:
+        """Write ``batch`` in the transaction that is open, with ``copies`` by COPY where it can."""
         try:
             merges = self._take(batch)
         except Exception as error:
@@ -215,28 +236,51 @@ class Session:
         is_new = not_covered(batch[:], touching) if touching else None
         self.skipped_at = {at for at, new in enumerate(is_new) if not new} if is_new else set()
         key = None if self._on_conflict is None else self._key
-        inserts = prepared.inserts(is_new, key, self._columns.plain_text)
-        written = sum([self._inserts.insert(insert) for insert in inserts])
-        for part in _written_parts(batch, prepared):
+        inserts = given.inserts(is_new, key, self._columns.plain_text)
+        copies = copies and len(inserts) == 1  # others are too few, or their order matters
+        written = sum([self._inserts.insert(insert, copies=copies) for insert in inserts])
+        for part in _written_parts(batch, given):
             self.ledger.cover(part, touching if part is batch.span else self.ledger.covered(part))
         if merges:
             self.ledger.merge(batch.span)
         batch.check_in_time()  # last: the commit follows
         return WriteResult(written, len(self.skipped_at))
 
-    def as_python(self, prepared: Prepared, batch: Batch) -> Prepared:
+    def fitted(self, given: Prepared | Columns, batch: Batch) -> Prepared | Columns:
+        """Return columns if they can be copied, else rows with Python's own values.
+
+        Raises :class:`JobError` that names a value which the database can't hold, or would change.
+        """
+        if isinstance(given, Columns):
+            given = given.local(self._columns.zoned)
+            if self._takes(given):
+                return given
+        return self._as_rows(given, batch)
+
+    def _takes(self, columns: Columns) -> bool:
+        if self._copies is None or columns.has_null(self._key):  # then the record is looked for
+            return False
+        return self._copies.takes(columns.table, columns.columns)
+
+    def _as_rows(self, given: Prepared | Columns, batch: Batch) -> Prepared:
+        prepared = self._as_python(given.as_rows(batch), batch)
+        self._refuse_unfit(prepared, batch)
+        return prepared
+
+    def _as_python(self, prepared: Prepared, batch: Batch) -> Prepared:
         """Return ``prepared`` with Python's own values; :class:`JobError` for unfit ones."""
         prepared = prepared.as_python(batch, self._dialect.name)
         table = self._columns
         return prepared.as_json(table.names, table.json) if table.json else prepared
 
-    def explain(self, error: Exception, prepared: Prepared, batch: Batch) -> None:
+    def explain(self, error: Exception, given: Prepared | Columns, batch: Batch) -> None:
         """Raise :class:`JobError` if an unfit value was the cause of the driver's ``error``."""
+        prepared = given.as_rows(batch)
         unfit = unfit_of(prepared.rows, self._dialect.name, error)
         if unfit is not None:
             raise prepared.unfit(batch, unfit) from error
 
-    def refuse_unfit(self, prepared: Prepared, batch: Batch) -> None:
+    def _refuse_unfit(self, prepared: Prepared, batch: Batch) -> None:
         """Raise :class:`JobError` for rows of unequal widths, without a key, or with a lost NaN.
 
         A NaN would be lost in a column of numbers where NULL is stored for it.
@@ -284,6 +328,8 @@ class Session:
             self._inserts.indexes = check(self.cursor, self._dialect, self._table)
         if self._is_postgres:
             self._columns = _postgres.columns_of(self.cursor, self._dialect, self._table)
+        if self._copies is not None:
+            self._copies.look()
         if self._dialect.name == "sqlite":
             self._numbers = columns_of(self.connection, self._table)
             self._inserts.joins = takes_several(self.connection, self._table)
@@ -396,7 +442,7 @@ def _is_integrity_error(error: Exception) -> bool:
     return any(cls.__name__ == "IntegrityError" for cls in type(error).__mro__)
 
 
-def _written_parts(batch: Batch, prepared: Prepared) -> list[Span]:
+def _written_parts(batch: Batch, prepared: Prepared | Columns) -> list[Span]:
     """Return the parts of ``batch``'s span between records that were rejected and have no row."""
     left = [-1, *sorted(at for at in batch.rejected if not prepared.rows_of(at)), len(batch)]
     if len(left) == 2:

@@ -108,7 +108,7 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
     callers that name the same target share one limit: over partitions, executors and jobs if they
     share ``redis``, otherwise within each process.  Raises :class:`flowctl.errors.ConfigError`.
     """
-    made = checked(SINK, options, "fn", "sink")
+    made = checked(SINK, _with_rows(fn if sink is None else sink, options), "fn", "sink")
     parts = _shipped(fn, sink, made)
     if made["target"] is None:
         raise ConfigError(
@@ -130,6 +130,12 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
         **{name: getattr(settings, name) for name in PACING},
     )
     return FlowSink(task, _origin(made["run"]))
+
+
+def _with_rows(sink: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``options`` with the rows per call that a sink asks for, unless they are given."""
+    wanted = getattr(sink, "rows_per_write", None)
+    return options if wanted is None else {"rows_max": wanted, **options}
 
 
 def _origin(run: str | None) -> Origin:

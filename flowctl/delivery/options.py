@@ -175,8 +175,9 @@ OPTIONS: Final = (
     Option("run", "text, such as a date", None,
            "makes the names of the rows last for ever: what comes again with it is left out",
            (SINK, WRITE), _text),
-    Option("rows_max", "a whole number", ROWS_MAX, "a call gets at most so many rows",
-           _ROWS, _whole, int),
+    Option("rows_max", "a whole number", ROWS_MAX,
+           "a call gets at most so many rows; a sink may have a default of its own"
+           " (`SqlSink`: 10,000)", _ROWS, _whole, int),
     Option("call_max_s", "seconds", CALL_MAX_S,
            "a call gets no more rows than take this long", _ROWS, _number, float),
     Option("call_timeout_s", "seconds", None,

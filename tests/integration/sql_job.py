@@ -13,16 +13,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fault_parts import PATIENCE_S, ROOT, until
 
 from flowctl.bolts.batch import Batch
-from flowctl_sql import SqlSink
+from flowctl_sql import SqlSink, _copy
 
 BOLTS = 3
+_LINES, _GROUP = ("file", "line", "content"), ("grp", "file", "line")
 _TUPLE_S = 0.01  # a kill in mid-run is in mid-run
 _SCHEMA = "CREATE TABLE flowctl_lines (file VARCHAR(40), line BIGINT, content VARCHAR(100))"
 # One row for each group of lines, which bolts update at the same time.
@@ -47,8 +48,37 @@ class Load:
             time.sleep(_TUPLE_S)
         file = Path(batch.span.partition).name
         rows: list[Any] = [(file, r.position[1], r.value) for r in batch]  # type: ignore[index]
-        self._sink.write(rows, batch=batch)
-        self._groups.write([(line % _GROUPS, file, line) for file, line, _ in rows], batch=batch)
+        groups = [(line % _GROUPS, file, line) for file, line, _ in rows]
+        if os.environ["IN_COLUMNS"] == "yes":
+            _copy.ROWS_MIN = 1  # a kill comes after few rows
+            _note_copies(self._place / "copied")
+            self._sink.write(_columns(_LINES, rows), batch=batch)
+            self._groups.write(_columns(_GROUP, groups), batch=batch)
+        else:
+            self._sink.write(rows, batch=batch)
+            self._groups.write(groups, batch=batch)
+
+
+def _note_copies(mark: Path) -> None:
+    """Leave ``mark`` when this process copies rows."""
+    import psycopg
+
+    copy = psycopg.Cursor.copy
+
+    def noted(cursor: Any, statement: Any) -> Any:
+        mark.touch()
+        return copy(cursor, statement)
+
+    if copy.__name__ == "copy":
+        psycopg.Cursor.copy = noted  # type: ignore[method-assign, assignment]
+
+
+def _columns(names: Sequence[str], rows: list[Any]) -> Any:
+    import pyarrow
+
+    return pyarrow.RecordBatch.from_pydict(
+        dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    )
 
 
 def main() -> None:
@@ -63,7 +93,7 @@ def main() -> None:
     sink = SqlSink(os.environ["URL"], table="flowctl_lines", schema=_SCHEMA, name="lines")
     groups = SqlSink(
         os.environ["URL"], table="flowctl_groups", schema=_GROUPS_SCHEMA,
-        mode="upsert", key=["grp"], columns=["grp", "file", "line"],
+        mode="upsert", key=["grp"], columns=_GROUP,
     )  # fmt: skip
     FlowControlSpout(
         name="lines",
@@ -76,7 +106,9 @@ def main() -> None:
 class Job:
     """The job from outside: started, killed, finished, compared with its input."""
 
-    def __init__(self, place: Path, url: str, redis_url: str, *, lines: int, seed: int) -> None:
+    def __init__(
+        self, place: Path, url: str, redis_url: str, *, lines: int, seed: int, columns: bool
+    ) -> None:
         import sqlalchemy
 
         self._place = place
@@ -95,6 +127,7 @@ class Job:
                 [str(ROOT), str(ROOT / "adapters"), str(Path(__file__).parent), *sys.path]
             ),
             "URL": url,
+            "IN_COLUMNS": "yes" if columns else "no",
             "PLACE": str(place),
             "FLOWCTL_REDIS_URL": redis_url,
         }

@@ -59,14 +59,22 @@ def stack(tmp_path: Path) -> Iterator[ExitStack]:
 
 @pytest.mark.on_change("sql")
 @pytest.mark.req("S70")
-@pytest.mark.parametrize("database", [sqlite, postgresql, mariadb])
+@pytest.mark.parametrize(
+    ("database", "columns"),
+    [(sqlite, False), (postgresql, False), (mariadb, False), (postgresql, True)],
+    ids=["sqlite", "postgresql", "mariadb", "postgresql by COPY"],
+)
 @pytest.mark.parametrize(
     # Ten starts of a driver with three bolts: on a machine that is busy each takes half a minute.
     "kills",
     [2, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
 )
 def test_killed_again_and_again_each_row_is_there_once(
-    tmp_path: Path, stack: ExitStack, database: Callable[[Path, ExitStack], str], kills: int
+    tmp_path: Path,
+    stack: ExitStack,
+    database: Callable[[Path, ExitStack], str],
+    columns: bool,
+    kills: int,
 ) -> None:
     redis = EmbeddedServer(tmp_path / "redis")
     stack.callback(redis.stop)
@@ -76,8 +84,10 @@ def test_killed_again_and_again_each_row_is_there_once(
         redis.start(),
         lines=(kills + 1) * LINES_A_KILL,
         seed=kills,
+        columns=columns,
     )
     stack.callback(job.stop)
     drivers, bolts = job.survive(kills)
     job.finish()
+    assert (tmp_path / "copied").exists() is columns
     print(f"{database.__name__}: {drivers} drivers and {bolts} bolts killed, exact")

@@ -6,6 +6,8 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -256,6 +258,32 @@ def test_values_of_a_dataframe_are_stored_as_what_they_mean(server: Any) -> None
     with pytest.raises(JobError, match=r"column at_time is a datetime with a time zone.*Pass"):
         sink.write([zoned], batch=batch([3], partition="zoned"))
     sink.close()
+
+
+def test_columns_are_stored_as_the_same_rows_are(sink: SqlSink, server: Any) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="has the columns")
+    whole = pyarrow.RecordBatch.from_pydict(
+        {
+            "n": [1, None, 3],
+            "flag": [True, False, None],
+            "at_time": [datetime(2024, 1, 2, 3, 4, 5, 6), None, datetime.min],
+            "raw": [b"\0'", b"", None],
+            "price": pyarrow.array([Decimal("1.10"), None, Decimal("-2")]),
+        }
+    )
+    for table in ("by_column", "by_row"):
+        server.execute(f"DROP TABLE IF EXISTS {table}")
+        server.execute(
+            f"CREATE TABLE {table} (n INT, flag BOOL, at_time DATETIME(6), raw BLOB,"
+            " price DECIMAL(9, 3))"
+        )
+        sink = SqlSink(server.url, table=table)
+        rows = whole if table == "by_column" else whole.to_pylist()
+        assert sink.write(rows, batch=batch([1, 2, 3])) == (3, 0)
+        sink.close()
+    found = server.execute("SELECT * FROM by_column ORDER BY n")
+    assert found == server.execute("SELECT * FROM by_row ORDER BY n")
+    assert found[1] == (1, 1, datetime(2024, 1, 2, 3, 4, 5, 6), b"\0'", Decimal("1.100"))
 
 
 def _keyed(server: Any, *indexes: str, **options: Any) -> SqlSink:

@@ -12,6 +12,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -31,15 +32,19 @@ def _position(number: int) -> Position:
     return (number * 7, number)
 
 
-def _rows_of(job: str, number: int) -> list[tuple[str, int, int]]:
-    return [(job, number, copy) for copy in range(number % 3)]  # none, one or two
+def _columns_of(job: str, numbers: list[int]) -> Any:
+    pyarrow = pytest.importorskip("pyarrow", reason="has the columns")
+    return pyarrow.RecordBatch.from_pydict(
+        {"job": [job] * len(numbers), "number": numbers, "copy": [0] * len(numbers)}
+    )
 
 
 class World:
-    """The sink beside what it should hold."""
+    """The sink beside what it should hold: none to two rows a record, or one if in columns."""
 
-    def __init__(self, sink: SqlSink, records: int) -> None:
+    def __init__(self, sink: SqlSink, records: int, in_columns: bool) -> None:
         self.sink = sink
+        self.in_columns = in_columns
         self.job = f"job {next(_JOBS)}"
         self.records = records
         self.done: set[int] = set()
@@ -59,7 +64,9 @@ class World:
     def arrive(self, batch: Batch) -> None:
         again = Batch(batch[:], batch.span, bolt="b2", attempt=2)  # a sink sees a new object
         numbers = [record.value for record in batch]
-        rows = [_rows_of(self.job, number) or None for number in numbers]
+        rows: Any = [self.rows_of(number) or None for number in numbers]
+        if self.in_columns:
+            rows = _columns_of(self.job, numbers)
         if batch.span.epoch < self.newest_epoch:
             with pytest.raises(FencedError):
                 self.sink.write(rows, batch=again)
@@ -67,8 +74,14 @@ class World:
         result = self.sink.write(rows, batch=again)
         self.newest_epoch = batch.span.epoch
         new = [number for number in numbers if number not in self.done]
-        assert result == (sum(number % 3 for number in new), len(numbers) - len(new))
+        written = sum([len(self.rows_of(number)) for number in new])
+        assert result == (written, len(numbers) - len(new))
         self.done.update(numbers)
+
+    def rows_of(self, number: int) -> list[tuple[str, int, int]]:
+        if self.in_columns:
+            return [(self.job, number, 0)]
+        return [(self.job, number, copy) for copy in range(number % 3)]  # none, one or two
 
 
 def _cut(draw: st.DrawFn, numbers: list[int]) -> Iterator[list[int]]:
@@ -113,13 +126,19 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(data=st.data(), records=st.integers(1, 40), merge_every=st.integers(1, 5))
+@given(
+    data=st.data(),
+    records=st.integers(1, 40),
+    merge_every=st.integers(1, 5),
+    in_columns=st.booleans(),
+)
 def test_each_record_is_there_exactly_once(
     database: Path,
     monkeypatch: pytest.MonkeyPatch,
     data: st.DataObject,
     records: int,
     merge_every: int,
+    in_columns: bool,
 ) -> None:
     monkeypatch.setattr("flowctl_sql._ledger._MERGE_EVERY_WRITES", merge_every)
     sink = SqlSink(
@@ -127,7 +146,7 @@ def test_each_record_is_there_exactly_once(
         table="rows",
         schema="CREATE TABLE rows (job TEXT, number INTEGER, copy INTEGER)",
     )
-    world = World(sink, records)
+    world = World(sink, records, in_columns)
     data.draw(lives(world))
     sink.close()
     with sqlite3.connect(database) as connection:
@@ -140,6 +159,6 @@ def test_each_record_is_there_exactly_once(
             (world.job,),
         ).fetchall()
     connection.close()
-    assert found == Counter(row for n in range(records) for row in _rows_of(world.job, n))
+    assert found == Counter(row for n in range(records) for row in world.rows_of(n))
     assert all(first <= last for first, last in ranges)
     assert all(before[1] < after[0] for before, after in itertools.pairwise(ranges))

@@ -323,6 +323,19 @@ def test_options_are_those_of_flow_sink_in_any_case() -> None:
     assert (task.target, task.rows_max, task.leave) == ("t", 7, 0.2)
 
 
+def test_a_sink_may_ask_for_more_rows_a_call_than_others() -> None:
+    class Table:
+        rows_per_write = 10_000
+
+        def write(self, rows: Any, *, batch: Batch) -> None:
+            pass
+
+    assert flow_sink(sink=Table(), target="t").task.rows_max == 10_000
+    assert flow_sink(Table(), target="t").task.rows_max == 10_000
+    assert flow_sink(sink=Table(), target="t", rows_max=7).task.rows_max == 7
+    assert flow_sink(print, target="t").task.rows_max == 500
+
+
 def test_a_generator_is_refused() -> None:
     def write(batch: Batch) -> Any:
         yield from batch
