@@ -17,8 +17,8 @@ from flowctl.instrumentation import numbers
 from flowctl.logs import with_job
 
 _MAY_BE_PROCESS: Final = (
-    "hardly a failure says that it is full or away: if process itself is wrong, Ctrl-C ends the run, and"
-    " what is done stays done"
+    "hardly a failure says that it is full or away: if process itself is wrong, Ctrl-C ends the"
+    " run, and what is done stays done"
 )
 
 NAMES: Final[dict[type[ev.FlowEvent], str]] = {
