@@ -67,7 +67,7 @@ def failures(
     :class:`ConfigError`, and :class:`SourceError` if letters can't be read.
     """
     check_frame(df)
-    return _frame(df, _read(_readable(dead_letter), name))
+    return _frame(df, name, _read(_readable(dead_letter), name))
 
 
 def check_frame(df: Any) -> None:
@@ -94,7 +94,7 @@ def failures_of_write(
             remedy="The others were sent again or dropped since; if not, the driver does not see"
             " the directory into which the workers write.",
         )
-    return _frame(df, letters)
+    return _frame(df, job, letters)
 
 
 def _readable(given: Any) -> ReadableDeadLetter:
@@ -112,21 +112,21 @@ def _readable(given: Any) -> ReadableDeadLetter:
 
 def _read(port: ReadableDeadLetter, job: str) -> Sequence[Letter]:
     try:
-        letters = port.letters(job)
+        return port.letters(job)
     except OSError as error:
         raise SourceError(
             f"the letters of {job} can't be read: {error_text(error)}.", remedy=f"{_GIVE}."
         ) from error
+
+
+def _frame(df: DataFrame, job: str, letters: Sequence[Letter]) -> DataFrame:
+    from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
+
     if shown := sum(not letter.is_exact for letter in letters):
         raise SourceError(
             f"{shown} of the letters of {job} have only a printable form, which is no row.",
             remedy=f"Look at them: flowctl dlq show {job}. Drop them, then the others can be read.",
         )
-    return letters
-
-
-def _frame(df: DataFrame, letters: Sequence[Letter]) -> DataFrame:
-    from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
 
     schema = StructType(list(df.schema))
     names = {name.lower() for name in df.columns}

@@ -60,10 +60,14 @@ def test_a_column_of_the_rows_keeps_its_name_whatever_its_case(tmp_path: Path) -
 
 
 def test_a_letter_that_is_no_row_is_said_and_not_left_out(tmp_path: Path) -> None:
-    keep(tmp_path, {"n": 7})
-    keep(tmp_path, {"n": object()})
+    keep(tmp_path, {"n": 7}, "r/0")
+    keep(tmp_path, {"n": object()}, "r/1")
     with pytest.raises(SourceError, match=r"1 of the letters of job .*flowctl dlq show job"):
         failures(frame(), name="job", dead_letter=tmp_path)
+    rows, _ = failures_of_write(frame(), "job", str(tmp_path), {"r/0"}, 1)
+    assert [row[0] for row in rows] == [7], "that of another write does not matter"
+    with pytest.raises(ConfigError, match=r"df: a row of job that failed has other columns: 'n'"):
+        failures_of_write(frame(StructType()), "job", str(tmp_path), {"r/0"}, 1)
 
 
 def test_letters_that_can_not_be_read_are_no_empty_result(tmp_path: Path) -> None:
