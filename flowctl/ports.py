@@ -257,6 +257,14 @@ class CountingDeadLetter(Protocol):
         """
 
 
+@runtime_checkable
+class ReadableDeadLetter(Protocol):
+    """A dead letter store whose letters can be read, such as into a DataFrame."""
+
+    def letters(self, job: str) -> Sequence[Letter]:
+        """Return the letters of ``job`` that count, oldest first; also while a run adds some."""
+
+
 class SpoutListener(Protocol):
     """Is notified of what happens to tuples, from one thread; must not block and must not raise."""
 

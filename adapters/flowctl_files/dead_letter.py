@@ -104,7 +104,7 @@ class _InFiles:
 
     def to_redrive(self, job: str) -> Sequence[Letter]:
         """See :class:`flowctl.ports.RedrivableDeadLetter`; raises ``OSError``."""
-        waiting = [letter for letter in self.file_of(job).read().of(job) if letter.redrive]
+        waiting = [letter for letter in self.letters(job) if letter.redrive]
         for letter in waiting:
             if letter.redrive is not None:
                 number, position = letter.redrive
@@ -130,6 +130,10 @@ class _InFiles:
     def count_attempt(self, job: str, partition: str, fate: Fate) -> None:
         """See :class:`flowctl.ports.AttemptDeadLetter`; raises ``OSError``."""
         self.file_of(job).count_attempt(job, partition, self._task_attempt, fate)
+
+    def letters(self, job: str) -> Sequence[Letter]:
+        """See :class:`flowctl.ports.ReadableDeadLetter`; raises ``OSError``."""
+        return self.file_of(job).read().of(job)
 
     def open_letters(self, job: str) -> int:
         """See :class:`flowctl.ports.CountingDeadLetter`; raises ``OSError``."""

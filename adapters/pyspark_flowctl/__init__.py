@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_flowctl.apply_rows import apply
     from pyspark_flowctl.bolts import SparkBolts
+    from pyspark_flowctl.failed_rows import failures
     from pyspark_flowctl.java import JavaHome, ensure_java
     from pyspark_flowctl.sinks import flow_batch, flow_sink
 
-__all__ = ["JavaHome", "SparkBolts", "apply", "ensure_java", "flow_batch", "flow_sink"]
+__all__ = ["JavaHome", "SparkBolts", "apply", "ensure_java", "failures", "flow_batch", "flow_sink"]
 
 _ELSEWHERE = {
     "DefaultSource": "pyspark_flowctl.data_source",  # the name that Spark looks for in each package
@@ -23,6 +24,7 @@ _ELSEWHERE = {
     "SparkBolts": "pyspark_flowctl.bolts",
     "apply": "pyspark_flowctl.apply_rows",
     "ensure_java": "pyspark_flowctl.java",
+    "failures": "pyspark_flowctl.failed_rows",
     "flow_batch": "pyspark_flowctl.sinks",
     "flow_sink": "pyspark_flowctl.sinks",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from itertools import repeat
 from typing import Any, Final
@@ -164,6 +164,52 @@ def letter_row(value: Any) -> Any:
     No other value of Spark's is a tuple, and a tuple stays a tuple in a letter.
     """
     return plain_row(value, pairs=True)
+
+
+def row_of(value: Any, kind: Any, *, zone: tzinfo | None = None) -> Any:
+    """Return the Row from which :func:`letter_row` made ``value``, or a job that reads rows itself.
+
+    ``kind`` is its type in Spark; None: unknown.  Letters of older versions have maps as dicts,
+    which become Rows then.  A moment without a zone is one of ``zone``; None: of this process.
+    """
+    from pyspark.sql.types import ArrayType, DayTimeIntervalType, MapType, Row, StructType
+
+    def part_of(part: Any, kind: Any) -> Any:
+        return row_of(part, kind, zone=zone)
+
+    if isinstance(kind, MapType) and isinstance(value, dict | list | tuple):
+        pairs = value.items() if isinstance(value, dict) else value
+        return {part_of(key, kind.keyType): part_of(part, kind.valueType) for key, part in pairs}
+    if isinstance(value, dict):
+        types = {f.name: f.dataType for f in kind.fields} if isinstance(kind, StructType) else {}
+        return Row(*value)(*(part_of(part, types.get(name)) for name, part in value.items()))
+    if _is_map(value):
+        return {part_of(key, None): part_of(part, None) for key, part in value}
+    if isinstance(value, list):
+        element = kind.elementType if isinstance(kind, ArrayType) else None
+        return [part_of(part, element) for part in value]
+    if isinstance(value, datetime):
+        return _moment(value, kind, zone)
+    if isinstance(kind, DayTimeIntervalType) and isinstance(value, int):
+        return timedelta(microseconds=value)
+    return value
+
+
+def _moment(value: datetime, kind: Any, zone: tzinfo | None) -> datetime:
+    from pyspark.sql.types import TimestampNTZType, TimestampType
+
+    if isinstance(kind, TimestampNTZType):
+        return value.replace(tzinfo=None)
+    if isinstance(kind, TimestampType) and value.tzinfo is None and zone is not None:
+        return value.replace(tzinfo=zone)
+    return value
+
+
+def _is_map(value: Any) -> bool:
+    """Whether ``value`` may be a map from ``letter_row``; other jobs' letters hold any value."""
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 for pair in value
+    )
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from flowctl.errors import UnrunnableError
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.target_settings import Limits
 from flowctl.ports import RedrivableDeadLetter
-from pyspark_flowctl.arrow_rows import ArrowRows, check_names, letter_row, plain_row
+from pyspark_flowctl.arrow_rows import ArrowRows, check_names, letter_row, plain_row, row_of
 from pyspark_flowctl.outcome import install_remedy
 
 # -- Letters of earlier runs that ``flowctl dlq redrive`` has marked: written before new rows --
@@ -61,7 +61,7 @@ def redrive(plan: Plan, job: str, pacer: Pacer, schema: str | None) -> Tally:
     for number, letters in _by_redrive(port, job).items():
         places = sorted(letters)
         where = Where(job, redrive_partition(number), place=places.__getitem__)
-        rows = (_row(letters[place].value, kind) for place in places)
+        rows = (row_of(letters[place].value, kind) for place in places)
         total.add(Delivery(own, where, pacer).run(rows))
         port.on_redriven(job, list(letters.values()))
     return total
@@ -80,37 +80,6 @@ def _struct(schema: str) -> Any:
     from pyspark.sql.types import _parse_datatype_json_string
 
     return _parse_datatype_json_string(schema)
-
-
-def _row(value: Any, kind: Any) -> Any:
-    """Return the Row from which ``letter_row`` made a dict.
-
-    Letters of older versions have maps as dicts, which become Rows if their type is unknown.
-    """
-    from pyspark.sql.types import ArrayType, MapType, Row, StructType
-
-    if isinstance(value, dict):
-        if isinstance(kind, MapType):
-            return {key: _row(part, kind.valueType) for key, part in value.items()}
-        types = {f.name: f.dataType for f in kind.fields} if isinstance(kind, StructType) else {}
-        row = Row(*value)(*(_row(part, types.get(name)) for name, part in value.items()))
-        return row
-    if _is_map(value):
-        of_key, of_part = (
-            (kind.keyType, kind.valueType) if isinstance(kind, MapType) else (None, None)
-        )
-        return {_row(key, of_key): _row(part, of_part) for key, part in value}
-    if isinstance(value, list):
-        element = kind.elementType if isinstance(kind, ArrayType) else None
-        return [_row(part, element) for part in value]
-    return value
-
-
-def _is_map(value: Any) -> bool:
-    """Whether ``value`` may be a map from ``letter_row``; other jobs' letters hold any value."""
-    return isinstance(value, tuple) and all(
-        isinstance(pair, tuple) and len(pair) == 2 for pair in value
-    )
 
 
 # -- What a partition of a paced write does on its worker --------------------------------------
@@ -167,19 +136,26 @@ class Origin(msgspec.Struct, frozen=True):
             return ColumnSections(rows, rows.rows, passing_moments=passing)
         return Sections(rows, passing_moments=passing)
 
+    def partition(self) -> str:
+        """Return the name of this task's partition."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        stage = f"/{context.stageId()}" if self.by_stage and context is not None else ""
+        return f"{self.name}{stage}/{_partition_id()}"
+
     def where(self, job: str, sections: Numbered) -> Where:
-        """Return the name of this task's partition, whose rows are those of ``sections``."""
+        """Return the place of this task's rows, which are those of ``sections``."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         attempt = 0 if context is None else context.attemptNumber()
-        stage = f"/{context.stageId()}" if self.by_stage and context is not None else ""
         batch = () if self.batch_id is None else (self.batch_id,)
         # Batches come in order, but Spark's checkpoint may be set back by a few.
         oldest = () if self.batch_id is None else (self.batch_id - BATCHES_TOLD_APART,)
         return Where(
             job,
-            f"{self.name}{stage}/{_partition_id()}",
+            self.partition(),
             attempt + 1,
             place=lambda number: (*batch, *sections.place(number)),
             rest=sections.rest,
@@ -210,7 +186,7 @@ def deliver(
     share in ``fail_over`` applies to this partition; otherwise the driver applies it to all.
     ``schema`` is the rows' schema, as Spark's JSON, if known.
     """
-    parts = {name: _loaded(name, part) for name, part in task.parts.items()}
+    parts = {name: loaded(name, part) for name, part in task.parts.items()}
     sink = parts.get("sink")
     plan = _plan(task, parts, rows, at_end=at_end)
     sections = origin.sections(rows)
@@ -242,7 +218,8 @@ def deliver(
     return delivery.tally
 
 
-def _loaded(name: str, part: bytes) -> Any:
+def loaded(name: str, part: bytes) -> Any:
+    """Return what the user gave as ``name``; raises :class:`UnrunnableError` without its module."""
     try:
         return pickle.loads(part)
     except ImportError as error:

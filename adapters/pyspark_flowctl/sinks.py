@@ -49,10 +49,11 @@ from flowctl.logs import ModuleLogger
 from flowctl.pacing.api import paced
 from pyspark_flowctl.arrow_rows import ArrowRows
 from pyspark_flowctl.column_types import check_sendable
+from pyspark_flowctl.failed_rows import Written, check_frame, failures_of_write
 from pyspark_flowctl.features import converts_arrow, is_connect
 from pyspark_flowctl.outcome import error_on_worker
 from pyspark_flowctl.shipping import ship
-from pyspark_flowctl.sink_task import Origin, SinkTask, deliver
+from pyspark_flowctl.sink_task import Origin, SinkTask, deliver, loaded
 from pyspark_flowctl.worker_python import check_active_python
 
 if TYPE_CHECKING:
@@ -185,32 +186,29 @@ class FlowSink:
             )
         deliver(self.task, self.origin, rows, at_end=True)
 
-    def write(self, df: Any) -> Tally:
+    def write(self, df: Any) -> Written:
         """Write all rows of ``df`` now, and return their counts, summed over partitions.
+
+        ``failures`` of the result is a DataFrame of the rows that became dead letters.
 
         A task that failed and was run again counts once.  If a partition failed, this raises the
         error that explains it (:class:`flowctl.errors.FlowctlError`), caused by Spark's error,
         which has the traceback.  Raises :class:`flowctl.errors.TooManyLostError` if more rows were
         lost than ``fail_over`` allows; the other rows are written then.
         """
-        if not hasattr(df, "mapInArrow"):
-            raise ConfigError(
-                "df",
-                f"it is not a DataFrame of Spark, but a {type(df).__name__} of"
-                f" {type(df).__module__}.",
-                remedy="Make one of it: spark.createDataFrame(…).",
-            )
+        check_frame(df)
         check_active_python()
         task, origin, schema = self.task, self.origin, df.schema.json()
         check_sendable(df.schema)
 
         def partition(rows: Iterable[Any]) -> Iterator[str]:
             tally = deliver(task, origin, rows, at_end=False, schema=schema)
-            yield msgspec.json.encode(tally).decode()
+            yield msgspec.json.encode((origin.partition(), tally)).decode()
 
         # Workers find it by its name and need none of this module's state.
         partition.__module__ = __name__
-        total = Tally()
+        partitions: set[str] = set()
+        total = Written.into(lambda kept: self._failures(df, partitions, kept))
         try:
             found = run_on_rows(df, partition, schema)
         except Exception as error:
@@ -218,9 +216,16 @@ class FlowSink:
                 raise ours from error
             raise
         for text in found:
-            total.add(msgspec.json.decode(text, type=Tally))
+            name, tally = msgspec.json.decode(text, type=tuple[str, Tally])
+            partitions.add(name)
+            total.add(tally)
         check_losses(task.fail_over, total, task.job)
         return total
+
+    def _failures(self, df: Any, partitions: set[str], kept: int) -> Any:
+        part = self.task.parts.get("dead_letter")
+        port = None if part is None else loaded("dead_letter", part)
+        return failures_of_write(df, self.task.job, port, partitions, kept)
 
 
 class FlowBatch:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from kafka_runs import MockKafka
 from sink_parts import Postgres
 
+from flowctl.cli.main import cli
 from tests.search_service import Cluster, serve
 
 if TYPE_CHECKING:
@@ -100,6 +102,43 @@ def test_rows_to_an_http_api(spark: SparkSession, here: Path) -> None:
     assert kept == set(range(1000)) - {7}
     assert names["tally"].written == 999
     assert "999 written" in said and "1 kept in the dead letter" in said
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.on_change("pages", "delivery")
+def test_which_rows_failed_and_how_to_send_them_again(spark: SparkSession, here: Path) -> None:
+    """Row 7 has no state: first ``send`` is mended, then, another time, the row."""
+    is_mended, sent = here / "mended", here / "sent"
+    ours = {'"letters"': repr(str(here / "letters"))}
+
+    def send(batch: Any) -> None:
+        for record in batch:
+            if record.value.state is None and not is_mended.exists():
+                batch.reject(record, "no state")
+            elif record.value.id == 7:
+                sent.write_text(f"{record.value.state}")
+
+    def flowctl(*words: str) -> str:
+        told = CliRunner().invoke(cli, ["dlq", *words, "--dir", str(here / "letters")])
+        assert told.exit_code == 0, told.output
+        return told.output
+
+    df = rows(spark, 100, "id", "IF(id = 7, NULL, 'paid') AS state")
+    _, said = run("failed-rows", "failed", ours, df=df, send=send)
+    assert re.search(r"rejected: no state\s*\|1 ", said)
+    flowctl("redrive", "orders")
+    is_mended.touch()
+    names, _ = run("failed-rows", "failed", ours, df=df, send=send)
+    assert (names["tally"].redriven, names["tally"].failures.count()) == (1, 0)
+    assert sent.read_text() == "None"
+    is_mended.unlink()
+    names, _ = run("failed-rows", "failed", ours, df=df, send=send)
+    names, _ = run("failed-rows", "mended", ours, **names)
+    assert [row.id for row in names["bad"].collect()] == [7]
+    assert sent.read_text() == "new"
+    flowctl("drop", "orders", "--all", "--yes")
+    assert "No dead letters" in flowctl("list")
 
 
 @pytest.mark.spark

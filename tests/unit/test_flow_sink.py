@@ -36,9 +36,8 @@ from flowctl.pacing.api import paced
 from flowctl_files import FileDeadLetter
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_batch, flow_sink
-from pyspark_flowctl.arrow_rows import letter_row, plain_row
+from pyspark_flowctl.arrow_rows import letter_row, plain_row, row_of
 from pyspark_flowctl.features import converts_arrow
-from pyspark_flowctl.sink_task import _row
 from tests.search_service import Cluster, serve
 
 ROWS = [Row(n=number, name=f"row {number}") for number in range(60)]
@@ -169,7 +168,7 @@ def test_a_redriven_row_has_the_types_of_its_columns() -> None:
     schema = StructType().add("n", number).add("at", inner)
     schema = schema.add("tags", MapType(StringType(), number)).add("parts", ArrayType(inner))
     for kept in (letter_row(day), plain_row(day)):  # now, and in letters of older versions
-        back = _row(kept, schema)
+        back = row_of(kept, schema)
         assert back == day and type(back.tags) is dict and back.parts[0].x == 2
 
 
@@ -187,7 +186,7 @@ def test_a_redriven_map_is_a_dict_also_if_nobody_knows_the_types(tmp_path: Path)
 
 
 def test_a_letter_of_another_job_may_hold_any_tuple() -> None:
-    assert _row({"n": (1, 2)}, None).n == (1, 2)
+    assert row_of({"n": (1, 2)}, None).n == (1, 2)
 
 
 class _NotYet(_Remembers):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -37,6 +38,12 @@ def process(batch: Any) -> None:
 
 def connect() -> None:
     """Of a database, a client."""
+
+
+def rows_of_spark() -> Any:
+    """As much of a DataFrame as is asked of one whose rows have no letters."""
+    session = SimpleNamespace(createDataFrame=lambda rows, schema: rows)
+    return SimpleNamespace(mapInArrow=None, schema=[], columns=[], sparkSession=session)
 
 
 BOLTS = flowctl.LocalBolts(process, count=1)
@@ -73,6 +80,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "SparkStages": (flowctl_storm.SparkStages, {}),
     "flow_sink": (pyspark_flowctl.flow_sink, {"fn": process, "target": "pg"}),
     "flow_batch": (pyspark_flowctl.flow_batch, {"fn": process, "target": "pg"}),
+    "failures": (
+        pyspark_flowctl.failures,
+        {"df": rows_of_spark(), "name": "job", "dead_letter": "letters"},
+    ),
     "batch": (testing.batch, {"values": [1]}),
     "apply_parquet": (
         flowctl_apply.apply_parquet,

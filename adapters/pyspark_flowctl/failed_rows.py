@@ -1,0 +1,156 @@
+"""Dead letters as a DataFrame: the rows that were not written, with their own columns and types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from flowctl.adapters import dead_letter_of
+from flowctl.arguments import check_arguments
+from flowctl.core.letters import Letter
+from flowctl.delivery.tally import Tally
+from flowctl.errors import ConfigError, SourceError
+from flowctl.failure.texts import error_text
+from flowctl.logs import ModuleLogger
+from flowctl.ports import ReadableDeadLetter
+from pyspark_flowctl.arrow_rows import row_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_log = ModuleLogger("pyspark_flowctl")
+_GIVE: Final = "Give dead_letter=DIRECTORY, one that the driver and all workers see"
+
+
+class Written(Tally, kw_only=True, dict=True):
+    """The counts of a ``write(df)``, and the rows of it that are not written."""
+
+    @classmethod
+    def into(cls, failures: Callable[[int], DataFrame]) -> Written:
+        """Return counts of nothing; ``failures`` gets how many rows became letters."""
+        made = cls()
+        made.__dict__["failures"] = failures
+        return made
+
+    @property
+    def failures(self) -> DataFrame:
+        """The rows that became dead letters in this write, as :func:`failures` gives them.
+
+        They are read each time this is asked: those that were sent again or dropped since are no
+        longer there.  With ``run=``, those that an earlier write of this run left out belong to it.
+        Raises :class:`ConfigError` without a dead letter that can be read.
+        """
+        read = self.__dict__.get("failures")
+        if read is None:
+            raise ConfigError(
+                "failures",
+                "a copy of the counts does not know them.",
+                remedy="Ask what write(df) returned, or failures(df, name=…, dead_letter=…).",
+            )
+        found: DataFrame = read(self.kept)
+        return found
+
+
+@check_arguments("name")
+def failures(
+    df: DataFrame, *, name: str, dead_letter: str | Path | ReadableDeadLetter
+) -> DataFrame:
+    """Return the open dead letters of the job ``name`` as a DataFrame.
+
+    ``df`` is the DataFrame whose rows were written, or given to ``apply`` (with the columns that it
+    read); only its schema and session are used.  The result has its columns, then ``reason``,
+    ``attempts`` and ``at`` (when the row was left out last).  A column of ``df`` by such a name
+    keeps it, and ours begins with ``_``.  Letters are read now, on the driver.  Raises
+    :class:`ConfigError`, and :class:`SourceError` if letters can't be read.
+    """
+    check_frame(df)
+    return _frame(df, name, _read(_readable(dead_letter), name))
+
+
+def check_frame(df: Any) -> None:
+    """Raise :class:`ConfigError` if ``df`` is no DataFrame of Spark."""
+    if not hasattr(df, "mapInArrow"):
+        raise ConfigError(
+            "df",
+            f"it is not a DataFrame of Spark, but a {type(df).__name__} of {type(df).__module__}.",
+            remedy="Make one of it: spark.createDataFrame(…).",
+        )
+
+
+def failures_of_write(
+    df: DataFrame, job: str, dead_letter: Any, partitions: Collection[str], kept: int
+) -> DataFrame:
+    """Return letters of ``job`` in ``partitions``; ``kept`` is how many there were at least."""
+    letters = [one for one in _read(_readable(dead_letter), job) if one.partition in partitions]
+    if len(letters) < kept:
+        _log.warning(
+            "letters_gone",
+            job=job,
+            kept=kept,
+            found=len(letters),
+            remedy="The others were sent again or dropped since; if not, the driver does not see"
+            " the directory into which the workers write.",
+        )
+    return _frame(df, job, letters)
+
+
+def _readable(given: Any) -> ReadableDeadLetter:
+    port = dead_letter_of(given)
+    if port is None:
+        raise ConfigError("dead_letter", "rows that failed are kept nowhere.", remedy=f"{_GIVE}.")
+    if not isinstance(port, ReadableDeadLetter):
+        raise ConfigError(
+            "dead_letter",
+            f"letters of {type(port).__name__} can't be read: it has no letters(job).",
+            remedy=f"{_GIVE}, or add that method.",
+        )
+    return port
+
+
+def _read(port: ReadableDeadLetter, job: str) -> Sequence[Letter]:
+    try:
+        return port.letters(job)
+    except OSError as error:
+        raise SourceError(
+            f"the letters of {job} can't be read: {error_text(error)}.", remedy=f"{_GIVE}."
+        ) from error
+
+
+def _frame(df: DataFrame, job: str, letters: Sequence[Letter]) -> DataFrame:
+    from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
+
+    if shown := sum(not letter.is_exact for letter in letters):
+        raise SourceError(
+            f"{shown} of the letters of {job} have only a printable form, which is no row.",
+            remedy=f"Look at them: flowctl dlq show {job}. Drop them, then the others can be read.",
+        )
+
+    schema = StructType(list(df.schema))
+    names = {name.lower() for name in df.columns}
+    kinds = {"reason": StringType(), "attempts": IntegerType(), "at": TimestampType()}
+    for name, kind in kinds.items():
+        schema.add(_free(name, names), kind, nullable=False)
+    return df.sparkSession.createDataFrame([_row(one, df.schema) for one in letters], schema)
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    return name if name not in taken else _free(f"_{name}", taken)
+
+
+def _row(letter: Letter, schema: StructType) -> tuple[Any, ...]:
+    value = letter.value
+    if not isinstance(value, dict) or set(value) != set(schema.names):
+        columns = ", ".join(map(repr, value)) if isinstance(value, dict) else "none"
+        raise ConfigError(
+            "df",
+            f"a row of {letter.job} that failed has other columns: {columns}.",
+            remedy="Give the DataFrame that was written, with these columns.",
+        )
+    # A run that reads rows itself gives moments in UTC, a task of Spark those of its process.
+    zone = None if letter.epoch is None else timezone.utc
+    own = (row_of(value[field.name], field.dataType, zone=zone) for field in schema)
+    at = datetime.fromtimestamp(letter.at_unix_ms / 1000, timezone.utc)
+    return *own, letter.reason, letter.attempts, at

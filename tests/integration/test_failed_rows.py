@@ -1,0 +1,140 @@
+"""The rows that were not written, as a DataFrame: those of one write, and those of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flowctl.errors import ConfigError, TooManyLostError
+from flowctl_files import FileDeadLetter
+from pyspark_flowctl import apply, failures, flow_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ADDED = ["reason", "attempts", "at"]
+TYPES = [
+    "id", "CAST(id % 100 AS BYTE) b", "CAST(id AS SHORT) s", "CAST(id AS INT) i",
+    "CAST(id / 3 AS FLOAT) f", "IF(id % 2 = 0, double('NaN'), id / 7) d",
+    "CAST(id / 9 AS DECIMAL(38, 18)) dec", "CAST(-id AS DECIMAL(5, 0)) whole", "id % 2 = 0 flag",
+    "concat('ä\\\\n', id, decode(X'F09F9880', 'utf-8')) text",
+    "CAST(concat('x', id) AS BINARY) bytes", "date_add(DATE'1969-12-30', CAST(id AS INT)) day",
+    "timestamp_micros(id * 8639999999 - 7) moment",
+    "CAST(timestamp_micros(id * 7) AS TIMESTAMP_NTZ) local",
+    "make_dt_interval(id, 1, 2, 3.000004) lasted", "array(id, NULL, id + 1) list",
+    "map(CAST(id AS STRING), array(named_struct('x', id))) named", "map() none_named",
+    "named_struct('x', id, 'y', timestamp_micros(id)) pair",
+    "IF(id % 3 = 0, NULL, named_struct('z', array(map(id, X'00')))) deep",
+    "map(named_struct('k', id), id) keyed", "CAST(NULL AS STRING) none", "id AS `a.b`",
+    "CAST(id AS STRING) reason",
+]  # fmt: skip
+
+
+def sink_of(folder: Path, **more: Any) -> Any:
+    def write(batch: Any) -> None:
+        for record in batch:
+            if record.value["id"] == 40:
+                raise ValueError("forty")
+            if record.value["id"] % 40 == 0:
+                batch.reject(record, "a round number")
+
+    given = {"target": "fussy", "name": "orders", "attempts_max": 2, **more}
+    return flow_sink(write, dead_letter=folder / "letters", **given)
+
+
+def texts(df: Any) -> list[str]:
+    """The rows as text, so that NaN is equal to itself and types count."""
+    return sorted(map(repr, df.collect()))
+
+
+def test_the_failures_of_a_write_are_its_rows_with_their_types(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    df = spark.range(0, 200, 1, 3).selectExpr(*TYPES)
+    tally = sink_of(tmp_path).write(df)
+    failed = tally.failures
+    assert (tally.written, tally.rejected, tally.gave_up, tally.kept) == (195, 4, 1, 5)
+    own = failed.select(*(f"`{name}`" for name in df.columns))
+    assert own.schema == df.schema
+    assert texts(own) == texts(df.where("id % 40 = 0"))
+    assert failed.columns[-3:] == ["_reason", "attempts", "at"], "df has a column reason already"
+    said = {row.id: (row._reason, row.attempts) for row in failed.collect()}
+    assert said == {
+        40: ("ValueError: forty", 2),
+        **dict.fromkeys((0, 80, 120, 160), ("rejected: a round number", 1)),
+    }
+    assert failed.where("at > now() - INTERVAL 1 HOUR AND at <= now()").count() == 5
+
+
+def test_only_rows_of_this_write_and_only_those_that_are_still_open(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink, df = sink_of(tmp_path), spark.range(0, 100, 1, 2)
+    first, second = sink.write(df), sink.write(df.selectExpr("id + 80 AS id"))
+    assert {row.id for row in first.failures.collect()} == {0, 40, 80}
+    assert {row.id for row in second.failures.collect()} == {80, 120, 160}
+    of_job = failures(df, name="orders", dead_letter=tmp_path / "letters")
+    assert of_job.columns == ["id", *ADDED]
+    assert sorted(row.id for row in of_job.collect()) == [0, 40, 80, 80, 120, 160]
+    file = FileDeadLetter(tmp_path / "letters").file_of("orders")
+    assert file.drop("orders", lambda letter: letter.value["id"] == 80) == 2
+    assert {row.id for row in first.failures.collect()} == {0, 40}
+    good = df.where("id % 40 > 0")
+    assert sink.write(good).failures.count() == 0
+
+
+def test_of_a_write_that_lost_too_many_the_function_gives_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    df = spark.range(0, 100, 1, 2)
+    with pytest.raises(TooManyLostError):
+        sink_of(tmp_path, fail_over="1%").write(df)
+    found = failures(df, name="orders", dead_letter=tmp_path / "letters")
+    assert {row.id for row in found.collect()} == {0, 40, 80}
+
+
+def test_what_can_not_be_given_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(0, 100, 1, 2)
+    tally = sink_of(tmp_path).write(df)
+    with pytest.raises(ConfigError, match=r"dead_letter: .*dead_letter=DIRECTORY"):
+        _ = flow_sink(lambda batch: None, target="t").write(df).failures
+    where = {"name": "orders", "dead_letter": tmp_path / "letters"}
+    with pytest.raises(ConfigError, match="other columns: 'id'"):
+        failures(df.toDF("number"), **where)
+    with pytest.raises(ConfigError, match="df: it is not a DataFrame of Spark"):
+        failures([1], **where)
+    with pytest.raises(ConfigError, match=r"dead_letter: .* can't be read"):
+        failures(df, name="orders", dead_letter=object())
+    assert tally.failures.count() == 3
+
+
+@pytest.mark.slow
+@pytest.mark.on_change("apply", "delivery")
+def test_the_failures_of_apply_are_its_rows_with_their_types(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    df = spark.range(0, 200, 1, 3).selectExpr(*TYPES)
+
+    def label(batch: Any) -> Any:
+        for record in batch:
+            if record.value["id"] == 40:
+                raise ValueError("forty")
+            if record.value["id"] % 40 == 0:
+                batch.reject(record, "a round number")
+            else:
+                yield (record.value["id"],)
+
+    letters = tmp_path / "letters"
+    good = apply(
+        df, label, schema="id long", name="labels", out=tmp_path / "out", bolts=2, view="off",
+        dead_letter=letters, attempts_max=2,
+    )  # fmt: skip
+    failed = failures(df, name="labels", dead_letter=letters)
+    own = failed.select(*(f"`{name}`" for name in df.columns))
+    assert good.count() == 195
+    assert own.schema == df.schema
+    assert texts(own) == texts(df.where("id % 40 = 0"))
