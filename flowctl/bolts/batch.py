@@ -181,9 +181,11 @@ class Batch(Sequence[Record]):
         for index, candidate in enumerate(self._records):
             if candidate is record:
                 return index
-        if record not in self._records:  # an equal copy is fine
-            raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
-        return self._records.index(record)
+        if isinstance(record, Record):  # a copy is fine, also of a value that equals nothing: NaN
+            for index, candidate in enumerate(self._records):
+                if candidate == record or repr(candidate) == repr(record):
+                    return index
+        raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
 
     @contextmanager
     def in_sink(self) -> Iterator[None]:

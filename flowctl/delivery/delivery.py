@@ -290,10 +290,11 @@ class Delivery:
         self.tally.written += len(indices) - len(rejected)
         for index in rejected:
             try:
-                self._lost.reject(batch[index], batch.rejected[index])
+                [record] = batch[index : index + 1]  # of columns, no other row is made
+                self._lost.reject(record, batch.rejected[index])
             except Exception as error:
                 raise _NotSettledError(error) from None
-            self._pieces.give_up(batch[index])
+            self._pieces.give_up(record.position)
         if batch.left_out:
             self.tally.left_out += batch.left_out
             self._rows.left_out(batch)
