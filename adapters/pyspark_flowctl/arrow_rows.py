@@ -14,8 +14,10 @@ from decimal import Decimal
 from itertools import repeat
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
+
 from flowctl.errors import UnrunnableError
-from pyspark_flowctl.features import arrow_converter
+from pyspark_flowctl.features import arrow_converter, arrow_of_rows
 
 # Types whose values are those of Arrow: Spark converts nothing.
 _AS_THEY_ARE: Final = frozenset({
@@ -56,6 +58,20 @@ class ArrowRows:
 
         names = self._names
         return [_create_row(names, values) for values in zip(*self._values(columns), strict=True)]
+
+    def columns(self, rows: Sequence[Any]) -> Any:
+        """Return ``rows`` as a part of a batch; None if they are of other columns than these."""
+        import pyarrow
+
+        if any(list(getattr(row, "__fields__", ())) != self._names for row in rows):
+            return None
+        try:
+            made = arrow_of_rows(list(rows), self._kind)
+        except (AssertionError, ImportError, PySparkException, pyarrow.ArrowException):
+            return None
+        [batch] = made.combine_chunks().to_batches()
+        # A number may have become a date. By text, as a NaN equals nothing.
+        return batch if repr(self.rows(batch)) == repr(list(rows)) else None
 
     def dicts(self, columns: Any) -> list[dict[str, Any]]:
         """Return what :func:`plain_row` makes of each of the Rows."""

@@ -331,21 +331,53 @@ def _first_of(columns: Any) -> list[Any]:
     return columns[0].to_pylist()  # type: ignore[no-any-return]
 
 
-def test_letters_that_are_redriven_come_as_dicts_to_a_sink_that_takes_arrow(tmp_path: Path) -> None:
-    class Later(Kept):
-        takes_arrow = True
+class Later(Kept):
+    """Rejects rows for now, or keeps them."""
 
-        def write(self, rows: Any, *, batch: Batch) -> None:
-            if isinstance(rows, pa.RecordBatch):
-                batch.reject(0, "later")
-            else:
-                self.keep(*rows)
+    takes_arrow = True
 
-    sink = flow_sink(sink=Later("later"), target="t", name="later", dead_letter=tmp_path)
-    sink(rows_of([(_LONG, [3])]))
-    assert FileDeadLetter(tmp_path).file_of("later").redrive("later")[0] == 1
-    sink(rows_of([(_LONG, [])]))
-    assert Later.seen.pop("later") == [{"c0": 3}]
+    def __init__(self, name: str, *, is_now: bool) -> None:
+        super().__init__(name)
+        self.is_now = is_now
+
+    def write(self, rows: Any, *, batch: Batch) -> None:
+        if self.is_now:
+            self.keep(rows)
+            return
+        for index in range(len(batch)):
+            batch.reject(index, "later")
+
+
+def redriven(given: ArrowRows, others: ArrowRows, folder: Path) -> list[Any]:
+    """Return what a sink that takes Arrow gets of letters, in an action that has ``others``."""
+    for is_now, rows in ((False, given), (True, others)):
+        sink = Later("later", is_now=is_now)
+        flow_sink(sink=sink, target="t", name="later", dead_letter=folder)(rows)
+        FileDeadLetter(folder).file_of("later").redrive("later")
+    return Later.seen.pop("later")
+
+
+@pytest.mark.usefixtures("zone")
+def test_rows_that_are_redriven_are_the_columns_that_they_were(tmp_path: Path) -> None:
+    """Kind: altered on a second way.  Made of Rows alone, maps would be structs."""
+    twice = _at(2026, 10, 25, 1, 30)  # a letter has no fold
+    columns = [
+        (kind, values)
+        for kind, values in COLUMNS
+        if not isinstance(kind, VectorUDT) and twice not in values
+    ]
+    given, others = rows_of(columns), rows_of([(kind, []) for kind, _ in columns])
+    [batch] = given
+    [found] = redriven(given, others, tmp_path)
+    assert found.schema.types == batch.schema.types
+    assert found.to_pylist() == batch.to_pylist()
+
+
+@pytest.mark.parametrize("other", [[(_LONG, []), (_LONG, [])], [(t.DateType(), [])]], ids=str)
+def test_rows_that_are_redriven_among_rows_of_other_columns_come_as_dicts(
+    other: list[tuple[t.DataType, list[Any]]], tmp_path: Path
+) -> None:
+    assert redriven(rows_of([(_LONG, [3])]), rows_of(other), tmp_path) == [[{"c0": 3}]]
 
 
 @pytest.mark.parametrize("takes_arrow", [False, True])
