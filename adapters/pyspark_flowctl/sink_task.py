@@ -53,7 +53,8 @@ def redrive(
     """Write the marked letters of ``job``; return the counts.
 
     A letter that fails again is kept.  ``schema`` is Spark's, as JSON; None if unknown.  Where the
-    ``others`` are columns, letters are columns of the same types.  Raises the errors of :meth:`Delivery.run`, and ``OSError``: then the letters stay marked.
+    ``others`` are columns, letters are columns of the same types.  Raises the errors of
+    :meth:`Delivery.run`, and ``OSError``: then the letters stay marked.
     """
     total = Tally()
     port = plan.dead_letter
