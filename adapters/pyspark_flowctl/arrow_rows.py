@@ -1,7 +1,8 @@
 """Rows of Spark that come as columns: as Rows, and as the dicts that sinks get.
 
 Values are those that Spark's own converter makes of each type.  What takes most of its time, the
-making of timestamps one by one, is done here a column at a time.
+making of timestamps one by one, is done here a column at a time; and the hour that comes twice when
+clocks are set back is told apart (``fold``), as in the Rows of ``foreachPartition``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from decimal import Decimal
 from itertools import repeat
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
+
 from flowctl.errors import UnrunnableError
-from pyspark_flowctl.features import arrow_converter
+from pyspark_flowctl.features import arrow_converter, arrow_of_rows
 
 # Types whose values are those of Arrow: Spark converts nothing.
 _AS_THEY_ARE: Final = frozenset({
@@ -56,6 +59,20 @@ class ArrowRows:
         names = self._names
         return [_create_row(names, values) for values in zip(*self._values(columns), strict=True)]
 
+    def columns(self, rows: Sequence[Any]) -> Any:
+        """Return ``rows`` as a part of a batch; None if they are of other columns than these."""
+        import pyarrow
+
+        if any(list(getattr(row, "__fields__", ())) != self._names for row in rows):
+            return None
+        try:
+            made = arrow_of_rows(list(rows), self._kind)
+        except (AssertionError, ImportError, PySparkException, pyarrow.ArrowException):
+            return None
+        [batch] = made.combine_chunks().to_batches()
+        # A number may have become a date. By text, as a NaN equals nothing.
+        return batch if repr(self.rows(batch)) == repr(list(rows)) else None
+
     def dicts(self, columns: Any) -> list[dict[str, Any]]:
         """Return what :func:`plain_row` makes of each of the Rows."""
         names = self._names
@@ -68,15 +85,28 @@ class ArrowRows:
 
     def _values(self, columns: Any) -> Iterator[Sequence[Any]]:
         for field, column in zip(self._kind, columns.columns, strict=True):
-            kind = type(field.dataType).__name__
-            made = None
-            if kind in _AS_THEY_ARE:
-                made = column.to_pylist()
-            elif kind == "TimestampType":
-                made = _local(column)
-            elif kind == "TimestampNTZType":
-                made = _datetimes(column)
-            yield _converted(field, column) if made is None else made
+            try:
+                made = _made(field, column)
+            except (ArithmeticError, ValueError, OSError) as error:  # a date in the year 20226
+                raise UnrunnableError(
+                    "df",
+                    f"column {field.name!r} has a value that Python has not ({error}).",
+                    remedy="Leave such rows out, or convert the column: CAST(… AS STRING). Or read"
+                    " columns only: batch.to_arrow().",
+                ) from error
+            yield made
+
+
+def _made(field: Any, column: Any) -> Sequence[Any]:
+    kind = type(field.dataType).__name__
+    made = None
+    if kind in _AS_THEY_ARE:
+        made = column.to_pylist()
+    elif kind == "TimestampType":
+        made = _local(column)
+    elif kind == "TimestampNTZType":
+        made = _datetimes(column)
+    return _converted(field, column) if made is None else made
 
 
 def _converted(field: Any, column: Any) -> list[Any]:
@@ -89,7 +119,7 @@ def _converted(field: Any, column: Any) -> list[Any]:
 
 
 def _local(column: Any) -> list[Any] | None:
-    """Return instants in this process's zone, as Spark does; None: it has to."""
+    """Return instants in this process's zone, as Spark's Rows have them; None: Spark has to."""
     if time.tzname == ("UTC", "UTC") and not time.timezone:
         return _datetimes(column)
     counts = _counts(column)
@@ -98,7 +128,7 @@ def _local(column: Any) -> list[Any] | None:
     of = datetime.fromtimestamp
     try:
         return [
-            None if at is None else of(at // _SECOND).replace(microsecond=at % _SECOND, fold=0)
+            None if at is None else of(at // _SECOND).replace(microsecond=at % _SECOND)
             for at in counts.to_pylist()
         ]
     except (OSError, OverflowError, ValueError):  # the zone moves it into a year that is none

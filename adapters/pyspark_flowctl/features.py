@@ -70,6 +70,16 @@ def arrow_converter() -> Any:
     return ArrowTableToRowsConversion
 
 
+def arrow_of_rows(rows: list[Any], kind: StructType) -> Any:
+    """Return ``rows`` as a ``pyarrow.Table``, as Spark makes one; its errors pass through.
+
+    Raises ``ImportError`` before Spark 4.0.
+    """
+    from pyspark.sql.conversion import LocalDataToArrowConversion
+
+    return LocalDataToArrowConversion.convert(rows, kind, False)
+
+
 def arrow_stream_writer() -> Any:
     """Return the class of writers of streams that get columns; None before Spark 4.1."""
     from pyspark.sql import datasource

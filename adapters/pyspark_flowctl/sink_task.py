@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 from flowctl.adapters import dead_letter_of
 from flowctl.bolts.batch import Batch
 from flowctl.core.letters import Letter, redrive_partition
+from flowctl.core.records import ColumnRecords, Record
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import Pacer, TargetPacer
 from flowctl.delivery.plan import Plan, Where
@@ -45,11 +47,14 @@ def tell_unnamed(plan: Plan, target: str) -> None:
         )
 
 
-def redrive(plan: Plan, job: str, pacer: Pacer, schema: str | None) -> Tally:
+def redrive(
+    plan: Plan, job: str, pacer: Pacer, schema: str | None, others: Iterable[Any] = ()
+) -> Tally:
     """Write the marked letters of ``job``; return the counts.
 
-    A letter that fails again is kept.  ``schema`` is Spark's, as JSON; None if unknown.  Raises the
-    errors of :meth:`Delivery.run`, and ``OSError``: then the letters stay marked.
+    A letter that fails again is kept.  ``schema`` is Spark's, as JSON; None if unknown.  Where the
+    ``others`` are columns, letters are columns of the same types.  Raises the errors of
+    :meth:`Delivery.run`, and ``OSError``: then the letters stay marked.
     """
     total = Tally()
     port = plan.dead_letter
@@ -62,9 +67,28 @@ def redrive(plan: Plan, job: str, pacer: Pacer, schema: str | None) -> Tally:
         places = sorted(letters)
         where = Where(job, redrive_partition(number), place=places.__getitem__)
         rows = (row_of(letters[place].value, kind) for place in places)
-        total.add(Delivery(own, where, pacer).run(rows))
+        given = _Letters(rows, others) if isinstance(others, ArrowRows) else rows
+        total.add(Delivery(own, where, pacer).run(given))
         port.on_redriven(job, list(letters.values()))
     return total
+
+
+class _Letters:
+    """Letters as columns like those of ``source``; as Rows where they have other columns."""
+
+    def __init__(self, rows: Iterator[Any], source: ArrowRows) -> None:
+        self._rows = enumerate(rows)
+        self._source = source
+
+    def take(self, most: int, place: Callable[[int], Any]) -> Sequence[Record]:
+        """Return the next letters, as :class:`flowctl.delivery.sections.Taken` has it."""
+        taken = list(islice(self._rows, most))
+        if not taken or (columns := self._source.columns([row for _, row in taken])) is None:
+            return [Record(place(number), row) for number, row in taken]
+        first = taken[0][0]
+        return ColumnRecords(
+            columns, range(len(taken)), lambda row: place(first + row), self._source.rows
+        )
 
 
 def _by_redrive(port: RedrivableDeadLetter, job: str) -> Mapping[int, dict[int, Letter]]:
@@ -204,7 +228,7 @@ def deliver(
     delivery = Delivery(plan, where, pacer)
     try:
         if _partition_id() == 0 and task.is_named:
-            delivery.tally.redriven = redrive(plan, task.job, pacer, schema).written
+            delivery.tally.redriven = redrive(plan, task.job, pacer, schema, rows).written
         elif _partition_id() == 0:
             tell_unnamed(plan, task.job)
         delivery.run(sections)

@@ -7,7 +7,7 @@ fixed cost of a call small.  ``async def`` is awaited.  A sink gets the rows as 
 **Rows stay columns** in ``write(df)`` and ``flow_batch`` (not on Spark 3.5), until somebody asks
 for one: ``batch.to_arrow()`` copies nothing, and a sink whose class says ``takes_arrow = True``
 gets a ``pyarrow.RecordBatch`` whose row ``i`` belongs to ``batch[i]``.  It gets dicts where rows
-come as Rows, as in ``foreachPartition``, and of letters that are written again.
+come as Rows, as in ``foreachPartition``, and of letters of other columns that are written again.
 
 **What becomes of rows**: returning means that all are written.  ``batch.reject(record, why)``
 leaves one out.  After a refusal of the target (429, "too many connections", ``RetryLater``) flowctl

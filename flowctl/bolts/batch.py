@@ -181,9 +181,11 @@ class Batch(Sequence[Record]):
         for index, candidate in enumerate(self._records):
             if candidate is record:
                 return index
-        if record not in self._records:  # an equal copy is fine
-            raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
-        return self._records.index(record)
+        if isinstance(record, Record):  # a copy is fine, also of a value that equals nothing: NaN
+            for index, candidate in enumerate(self._records):
+                if candidate == record or repr(candidate) == repr(record):
+                    return index
+        raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
 
     @contextmanager
     def in_sink(self) -> Iterator[None]:
@@ -273,6 +275,8 @@ def record_batch(given: Sequence[Any]) -> Any:
         # Not from_pylist: it takes the columns of the first row only, and leaves out all others.
         names = dict.fromkeys(name for value in values for name in value)
         values_of = {name: [value.get(name) for value in values] for name in names}
+        for name in {name for value in given for name in _maps_in(value)}:
+            values_of[name] = _maps(pyarrow, values_of[name])
         return pyarrow.RecordBatch.from_pydict(values_of)
     return pyarrow.RecordBatch.from_pydict({"value": values})
 
@@ -290,6 +294,22 @@ def frame_of(batch: Any) -> Any:
             sign = "Int" if types.is_signed_integer(field.type) else "UInt"
             frame.isetitem(at, frame.iloc[:, at].astype(f"{sign}{field.type.bit_width}"))
     return frame
+
+
+def _maps_in(row: Any) -> list[str]:
+    """Return the columns of a Row of Spark that are maps; structs are Rows there."""
+    if not hasattr(row, "__fields__"):
+        return []
+    return [name for name, part in zip(row.__fields__, row, strict=True) if isinstance(part, dict)]
+
+
+def _maps(pyarrow: Any, dicts: Sequence[dict[Any, Any] | None]) -> Any:
+    """Return dicts as maps of Arrow, which else would be structs of all their keys."""
+    found = [key for each in dicts for key in each or ()]
+    keys = pyarrow.array(found, None if found else pyarrow.string())
+    parts = pyarrow.array([part for each in dicts for part in (each or {}).values()])
+    pairs = [None if each is None else list(each.items()) for each in dicts]
+    return pyarrow.array(pairs, pyarrow.map_(keys.type, parts.type))
 
 
 def _fields(value: Any) -> Any:

@@ -124,7 +124,9 @@ class ColumnRecords(Sequence[Record]):
     def __getitem__(self, index: slice) -> Sequence[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
         if isinstance(index, slice):
-            return self._of(self._rows[index])
+            part = self._of(self._rows[index])
+            part._records = None if self._records is None else self._records[index]
+            return part
         return self._made()[index]
 
     def __iter__(self) -> Iterator[Record]:

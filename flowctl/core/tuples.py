@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from flowctl.core.buffer import Cut
-from flowctl.core.records import Position
+from flowctl.core.records import Position, position_of
 
 Ids: TypeAlias = Sequence[int]  # ids of tuples
 
@@ -76,11 +76,11 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
 
     @property
     def first(self) -> Position:
-        return self.cut.records[0].position
+        return position_of(self.cut.records, 0)
 
     @property
     def last(self) -> Position:
-        return self.cut.records[-1].position
+        return position_of(self.cut.records, -1)
 
     def piece(self, tuple_id: int, cut: Cut) -> FlowTuple:
         """Return a tuple of ``cut``, which was a part of this one."""

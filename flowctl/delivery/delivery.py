@@ -18,7 +18,7 @@ from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.pieces import Pieces, RowsPerCall
 from flowctl.delivery.plan import Plan, Where
-from flowctl.delivery.sections import ColumnSections
+from flowctl.delivery.sections import Taken
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     FencedError,
@@ -138,7 +138,7 @@ class Delivery:
         self._batch: Batch | None = None
         self._call_s = 0.0  # in fn, of the piece under way
 
-    def run(self, values: Iterable[Any] | ColumnSections) -> Tally:
+    def run(self, values: Iterable[Any] | Taken) -> Tally:
         """Deliver all ``values``; return the counts, which are also in ``tally`` if it raises.
 
         Raises what ends the partition: more lost rows than are allowed
@@ -153,10 +153,10 @@ class Delivery:
         self._lost.end(self._rows.is_written)
         return self.tally
 
-    def _taking(self, values: Iterable[Any] | ColumnSections) -> _Take:
+    def _taking(self, values: Iterable[Any] | Taken) -> _Take:
         """Return what reads the next rows, so many at most and all of one section."""
         place, rest = self._where.place, self._where.rest
-        if isinstance(values, ColumnSections):
+        if isinstance(values, Taken):
             return lambda most: values.take(most, place)
         records = (Record(place(number), value) for number, value in enumerate(values))
 
@@ -290,10 +290,11 @@ class Delivery:
         self.tally.written += len(indices) - len(rejected)
         for index in rejected:
             try:
-                self._lost.reject(batch[index], batch.rejected[index])
+                [record] = batch[index : index + 1]  # of columns, no other row is made
+                self._lost.reject(record, batch.rejected[index])
             except Exception as error:
                 raise _NotSettledError(error) from None
-            self._pieces.give_up(batch[index])
+            self._pieces.give_up(record.position)
         if batch.left_out:
             self.tally.left_out += batch.left_out
             self._rows.left_out(batch)

@@ -152,9 +152,9 @@ class Pieces:
             self.acked_through = self._newest
             self._first_failed_s.clear()
 
-    def give_up(self, record: Record) -> None:
-        """The target does not have ``record``, and gets it no more."""
-        self.given_up = latest(self.given_up, record.position)
+    def give_up(self, position: Position) -> None:
+        """The target does not have the row at ``position``, and gets it no more."""
+        self.given_up = latest(self.given_up, position)
 
     def fault(
         self, piece: FlowTuple, record_index: int | None, now_s: float, *, may_be_target: bool
@@ -186,7 +186,7 @@ class Pieces:
             piece.wait_until(last)
         if outcome is not AckOutcome.GAVE_UP:
             return False
-        self.give_up(piece.cut.records[-1])
+        self.give_up(piece.last)
         return True
 
     def fails_among_others(self, piece: FlowTuple, *, may_be_target: bool) -> bool:

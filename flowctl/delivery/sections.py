@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -156,6 +156,18 @@ def _shown(value: Any) -> str:
 # -- The same for rows that come as columns: pyarrow is imported where it is needed ---------------
 
 
+@runtime_checkable
+class Taken(Protocol):
+    """Rows of one partition from which each call takes its own, as columns."""
+
+    def take(self, most: int, place: Callable[[int], Any]) -> Sequence[Record]:
+        """Return the next rows, ``most`` at most, all of one section; none: that was all.
+
+        ``place`` gives a row number the form of a position.
+        """
+        ...
+
+
 class ColumnSections(Numbered):
     """The rows of one partition, which come as ``batches`` (``pyarrow.RecordBatch``).  As
     :class:`Sections`; marks are those of columns, which differ from those of the same rows.
@@ -179,10 +191,7 @@ class ColumnSections(Numbered):
         self._columns: Any = None  # the current section
 
     def take(self, most: int, place: Callable[[int], Any]) -> Sequence[Record]:
-        """Return the next rows, ``most`` at most, all of one section; none: that was all.
-
-        ``place`` gives a row number the form of a position, as :meth:`place` does.
-        """
+        """As :class:`Taken` has it; :meth:`place` is such a ``place``."""
         if not self.rest() and not self._read():
             return ()
         begin = self._given - self._first
