@@ -109,6 +109,7 @@ class Diagnosis:
         self._past: deque[_Sums] = deque(maxlen=_KEPT_MAX)
         self._verdict = Verdict()
         self._next: tuple[Limit, float] | None = None  # another limit, and since when it shows
+        self._has_sent = False
         self._paused: dict[str, float] = {}  # by bolt, as last seen
         self._stage_use: dict[str, float] = {}  # share of a stage's slots with a tuple, lately
         self._held_s: dict[Limit, float] = {}
@@ -120,7 +121,8 @@ class Diagnosis:
         if snapshot.phase == "stopping":  # bolts leave: that is no pause, and nothing to be judged
             return self._verdict
         now_s, before = snapshot.elapsed_s, self._sums
-        if not snapshot.tuples_emitted:  # Spark may have started for a minute until then
+        self._has_sent = bool(snapshot.tuples_emitted)
+        if not self._has_sent:  # Spark may have started for a minute until then
             self._past.clear()
         self._sums = _added(before, snapshot, self._paused)
         self._watch_stages(snapshot, self._sums.at_s - before.at_s)
@@ -200,6 +202,9 @@ class Diagnosis:
         """Return the verdict on the run as a whole: the limit that held longest, or that there was
         none for most of the time.
         """
+        if not self._has_sent:  # and now it never will
+            headline = self._verdict.headline.removesuffix(" yet")
+            return msgspec.structs.replace(self._verdict, headline=headline)
         held = {limit: s for limit, s in self._held_s.items() if limit in self._of_run}
         passing = (Limit.STARTING, Limit.LAST_TUPLES)
         lasting = {limit: s for limit, s in held.items() if limit not in passing} or held
@@ -365,7 +370,7 @@ def _refused(snapshot: Snapshot, sums: _Sums, shares: Shares) -> _Finding | None
     """Return that the target refuses, or that calls wait for its limit."""
     done = sums.acked + sums.refused
     if done and (sums.refused >= _REFUSED * done or shares.refused >= _REFUSED):
-        why = f"{percent(sums.refused / done, digits=1)} of the calls were refused lately"
+        why = f"{percent(sums.refused / done, digits=1)} of the calls were refused"
         if snapshot.sink_cap is not None:
             why += f", so at most {counted(snapshot.sink_cap, 'tuple')} may be in flight"
         return _Finding(

@@ -187,6 +187,12 @@ def test_what_a_run_takes_to_stop_is_no_part_of_it() -> None:
     assert run.diagnosis.of_run().shares.pauses == 0.0
 
 
+def test_of_a_run_that_sent_nothing_it_says_so_at_its_end() -> None:
+    watched = Watched()
+    assert watched.go(1.0, tuples_emitted=0).headline == "nothing was sent yet"
+    assert watched.diagnosis.of_run().headline == "nothing was sent"
+
+
 def test_of_a_run_of_less_than_a_second_nothing_is_said() -> None:
     run = Watched()
     run.go(0.75, waits=WaitReason.NOTHING, bolts=IDLE)
