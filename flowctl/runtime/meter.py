@@ -223,6 +223,7 @@ class Meter:
             checkpoint_age_s=_since(control.saved_until_s, now_s),
             bolts_wanted=self._wanted,
             more_bolts_help=_has_room(self._run_bolts),
+            shares_interpreter=getattr(self._run_bolts, "shares_interpreter", False),
         )
         return msgspec.structs.replace(full, verdict=self._diagnosis.update(full))
 
