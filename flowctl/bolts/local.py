@@ -38,6 +38,8 @@ class LocalBolts:
     An object serves one run at a time, and may be used again afterwards.
     """
 
+    shares_interpreter: Final = True  # with the driver: see :class:`Snapshot`
+
     @check_arguments("prefix")
     def __init__(
         self,

@@ -47,7 +47,11 @@ def explain(*, name: str, at: str | None, bolt: str, target: str, directory: Pat
             "NAME", f"{path} can't be read: {error.strerror}.", remedy="Name another file."
         ) from None
     if not runs:
-        raise ConfigError("NAME", f"there is no run in {path}.", remedy="Run the job first.")
+        raise ConfigError(
+            "NAME",
+            f"there is no run in {path}.",
+            remedy="Name a job, or the file that --events wrote.",
+        )
     run, when = (runs[-1], None) if at is None else _asked(runs, at)
     asked = Question(when, bolt, target)
     for line in explained(run, asked, now=datetime.now().astimezone()):

@@ -85,7 +85,7 @@ class Meaning(NamedTuple):
         if not self.asked_s or self.asked_s < 0:
             return self.reason
         cut = f"; waits are cut to {AFTER_MAX_S:g} s" if self.asked_s > AFTER_MAX_S else ""
-        return f"{self.reason}, asked for a wait of {self.asked_s:g} s{cut}"
+        return f"{self.reason}, asked for a wait of {round(self.asked_s, 3):g} s{cut}"
 
 
 # The user's own rule: True or seconds mean a refusal, False that it is none, the text of a

@@ -109,6 +109,7 @@ class Diagnosis:
         self._past: deque[_Sums] = deque(maxlen=_KEPT_MAX)
         self._verdict = Verdict()
         self._next: tuple[Limit, float] | None = None  # another limit, and since when it shows
+        self._has_sent = False
         self._paused: dict[str, float] = {}  # by bolt, as last seen
         self._stage_use: dict[str, float] = {}  # share of a stage's slots with a tuple, lately
         self._held_s: dict[Limit, float] = {}
@@ -120,7 +121,8 @@ class Diagnosis:
         if snapshot.phase == "stopping":  # bolts leave: that is no pause, and nothing to be judged
             return self._verdict
         now_s, before = snapshot.elapsed_s, self._sums
-        if not snapshot.tuples_emitted:  # Spark may have started for a minute until then
+        self._has_sent = bool(snapshot.tuples_emitted)
+        if not self._has_sent:  # Spark may have started for a minute until then
             self._past.clear()
         self._sums = _added(before, snapshot, self._paused)
         self._watch_stages(snapshot, self._sums.at_s - before.at_s)
@@ -200,6 +202,9 @@ class Diagnosis:
         """Return the verdict on the run as a whole: the limit that held longest, or that there was
         none for most of the time.
         """
+        if not self._has_sent:  # and now it never will
+            headline = self._verdict.headline.removesuffix(" yet")
+            return msgspec.structs.replace(self._verdict, headline=headline)
         held = {limit: s for limit, s in self._held_s.items() if limit in self._of_run}
         passing = (Limit.STARTING, Limit.LAST_TUPLES)
         lasting = {limit: s for limit, s in held.items() if limit not in passing} or held
@@ -365,7 +370,7 @@ def _refused(snapshot: Snapshot, sums: _Sums, shares: Shares) -> _Finding | None
     """Return that the target refuses, or that calls wait for its limit."""
     done = sums.acked + sums.refused
     if done and (sums.refused >= _REFUSED * done or shares.refused >= _REFUSED):
-        why = f"{percent(sums.refused / done, digits=1)} of the calls were refused lately"
+        why = f"{percent(sums.refused / done, digits=1)} of the calls were refused"
         if snapshot.sink_cap is not None:
             why += f", so at most {counted(snapshot.sink_cap, 'tuple')} may be in flight"
         return _Finding(
@@ -427,6 +432,14 @@ def _not_sent(snapshot: Snapshot, sums: _Sums, shares: Shares) -> _Finding | Non
 
 def _at_bolts(snapshot: Snapshot, sums: _Sums, shares: Shares, took: TupleTime) -> _Finding | None:
     """Return what is wrong between driver and target."""
+    if snapshot.shares_interpreter and _take_turns(snapshot, shares):
+        return _Finding(
+            Limit.PAUSES, "the interpreter is the limit",
+            f"{counted(snapshot.bolts_up, 'bolt')} share it with the driver, and take turns; more"
+            " bolts would not help",
+            "If process computes, run it on Spark (SparkBolts): each bolt has its own interpreter"
+            " there. If it does not, send more records in a tuple (tuple.records_max).",
+        )  # fmt: skip
     if shares.pauses >= _PAUSES:
         stood = sorted(snapshot.bolts, key=lambda bolt: -bolt.paused_s)
         names = tuple(bolt.name for bolt in stood[:3] if bolt.paused_s)
@@ -455,18 +468,43 @@ def _at_bolts(snapshot: Snapshot, sums: _Sums, shares: Shares, took: TupleTime) 
         what = "one bolt is slow" if len(slow) == 1 else f"{len(slow)} bolts are slow"
         remedy = "Look at its machine (processor, memory, neighbours); the others take its share."
         return _Finding(Limit.ONE_BOLT, what, claim(slow), remedy, tuple(slow))
-    if shares.sink >= _MOSTLY or _is_capped(snapshot, sums):
-        why = [f"bolts wait for it {percent(shares.sink)} of their time"] if shares.sink else []
-        if snapshot.sink_cap is not None:
-            keeps = snapshot.sink_cap_keeps
-            enough = "are enough" if keeps is None else f"give {percent(keeps)} of the best goodput"
-            why.append(f"{counted(snapshot.sink_cap, 'tuple')} in flight {enough}")
-        return _Finding(
-            Limit.TARGET, "the target is the limit",
-            f"{', and '.join(why)}; more bolts would not help",
-            "Make the target faster: larger calls, fewer indexes, more machines.",
-        )  # fmt: skip
-    return _bolts_missing(snapshot, shares)
+    return _target(snapshot, sums, shares) or _bolts_missing(snapshot, shares)
+
+
+def _take_turns(snapshot: Snapshot, shares: Shares) -> bool:
+    """Whether threads, mostly in ``process``, keep one another from their interpreter.
+
+    Then heartbeats and the driver come late too, which is no fault of theirs.
+    """
+    if shares.service + shares.pauses < _MOSTLY:
+        return False
+    is_full = snapshot.more_bolts_help is False and shares.busy >= _BUSY
+    return is_full or shares.pauses >= _PAUSES or shares.driver >= _IDLE
+
+
+def _target(snapshot: Snapshot, sums: _Sums, shares: Shares) -> _Finding | None:
+    """Return that calls wait for the target, or that more of them at once gain nothing."""
+    if shares.sink < _MOSTLY and not _is_capped(snapshot, sums):
+        return None
+    why = [f"bolts wait for it {percent(shares.sink)} of their time"] if shares.sink else []
+    if snapshot.sink_cap is not None:
+        keeps = snapshot.sink_cap_keeps
+        enough = "are enough" if keeps is None else f"give {percent(keeps)} of the best goodput"
+        why.append(f"{counted(snapshot.sink_cap, 'tuple')} in flight {enough}")
+        if keeps is not None and 0.0 < shares.sink < shares.service:
+            works = (
+                f"it works {percent(shares.service)} of the bolts' time and waits for the target"
+            )
+            return _Finding(
+                Limit.TARGET, "process is the limit",
+                f"{works} {percent(shares.sink)}, and {why[-1]}; more bolts would not help",
+                "Make process faster, or give its machines more processors.",
+            )  # fmt: skip
+    return _Finding(
+        Limit.TARGET, "the target is the limit",
+        f"{', and '.join(why)}; more bolts would not help",
+        "Make the target faster: larger calls, fewer indexes, more machines.",
+    )  # fmt: skip
 
 
 def _is_capped(snapshot: Snapshot, sums: _Sums) -> bool:

@@ -101,8 +101,16 @@ def runs_of(lines: Iterable[Line]) -> list[LoggedRun]:
 def verdict_at(run: LoggedRun, at: datetime | None = None) -> Verdict:
     """Return the verdict at a time; None: on the run as a whole, or now if it goes on."""
     end = run.finished if at is None else None
-    told = (end or run.state_at(at)).get("verdict", {})
-    return msgspec.convert(told, Verdict)
+    line = end or run.state_at(at)
+    if not line:  # a run of less than a line of progress: the newest verdict, without its shares
+        seen = [line for line in run.lines if line["event"] == "limit_changed"]
+        for line in reversed([line for line in seen if at is None or time_of(line) <= at]):
+            headline, _, why = line["verdict"].partition(": ")
+            return Verdict(
+                limit=line["after"], headline=headline, why=why, remedy=line["remedy"],
+                since_s=line["since_s"],
+            )  # fmt: skip
+    return msgspec.convert(line.get("verdict", {}), Verdict)
 
 
 def explained(run: LoggedRun, asked: Question, *, now: datetime) -> list[str]:
@@ -116,7 +124,7 @@ def explained(run: LoggedRun, asked: Question, *, now: datetime) -> list[str]:
         (f"target {asked.target}", _target(state, asked.target)),
         ("what was decided", _decided(run, asked)),
         ("what a kill repeats", _kill(run, state, asked)),
-        ("what to change", [verdict.remedy or "Nothing."]),
+        ("what to change", _change(run, verdict, asked)),
     ]
     lines: list[str] = []
     for title, body in sections:
@@ -144,10 +152,12 @@ def _headline(run: LoggedRun, now: datetime) -> str:
     job, end = run.lines[0].get("job", "?"), run.finished
     began = f"{run.began:%Y-%m-%d %H:%M:%S}"
     told = end or run.state_at(None)
-    done = (
-        f"{counted(told.get('records_acked', 0), 'record')} in"
-        f" {clock(told.get('elapsed_s', 0.0))}, {rate(told.get('records_per_s', 0.0))}"
-    )
+    done = "no numbers yet"
+    if told:
+        done = (
+            f"{counted(told.get('records_acked', 0), 'record')} in"
+            f" {clock(told.get('elapsed_s', 0.0))}, {rate(told.get('records_per_s', 0.0))}"
+        )
     if end is not None:
         how = f"{end['outcome']} at {run.ended:%H:%M:%S}"
     elif (now - run.ended).total_seconds() <= _SILENT_S:
@@ -199,7 +209,11 @@ def _bolt(state: Line, name: str) -> list[str]:
                 f"{counted(bolt.get('moved_away', 0), 'tuple')} moved away",
             ]
             return [" · ".join(facts)]
-    return ["The log keeps the numbers of a few bolts, those in trouble first: not of this one."]
+    known = ", ".join(bolt["name"] for bolt in state.get("bolts", ()))
+    return [
+        "The log has no numbers of this bolt then.  It keeps those of 12, in trouble first:"
+        f" {known or 'none yet'}."
+    ]
 
 
 def _target(state: Line, name: str) -> list[str]:
@@ -237,6 +251,21 @@ def _kill(run: LoggedRun, state: Line, asked: Question) -> list[str]:
     if begun := state.get("batches_begun", 0):
         lines.append(f"And the batches of ranges that bolts have begun, up to {count(begun)}.")
     return lines
+
+
+def _change(run: LoggedRun, verdict: Verdict, asked: Question) -> list[str]:
+    """Return what to do: about what ended the run and what it left out, and to make it faster."""
+    end = run.finished if asked.at is None else None
+    lines = []
+    if end is not None and end.get("error"):
+        # The remedy is the last line of an error.
+        lines.append(end["error"].rpartition("\n")[2])
+    if end is not None and (nowhere := end.get("records_kept_nowhere", 0)):
+        lines.append(
+            f"{counted(nowhere, 'record')} were rejected and kept nowhere: --dead-letters DIR keeps"
+            " such records."
+        )
+    return [*lines, *([verdict.remedy] if verdict.remedy else [])] or ["Nothing."]
 
 
 # -- what was decided --------------------------------------------------------------------------

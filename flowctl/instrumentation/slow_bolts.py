@@ -21,6 +21,11 @@ SLOW_BELOW: Final = 0.5
 # While windows are full for less of the time than this, bolts wait for work, and a low rate says
 # nothing about the bolt.
 _BOLTS_DECIDE_ABOVE: Final = 0.5
+# The longest time over which a bolt's rate is counted [s].
+RATE_OVER_MOST_S: Final = 60.0
+# A rate of fewer tuples says little: of equal bolts one has just acked its second, another its
+# first.
+_TUPLES_MIN: Final = 4
 _NAMED_MAX = 3  # in a sentence; the table shows the others
 
 Condition = Literal["normal", "slow", "refused", "busy", "down"]
@@ -50,7 +55,7 @@ def slow_bolts(snapshot: Snapshot) -> dict[str, SlowBolt]:
     """Return the bolts that are slower than the others of their stage, the slowest first.
 
     Empty if that can't be judged: at the end of the input, while the source or the target sets the
-    pace, and with fewer than three bolts to compare.
+    pace, with fewer than three bolts to compare, and by rates of a few tuples.
     """
     if is_ending(snapshot) or target_holds_back(snapshot):
         return {}
@@ -79,6 +84,10 @@ def _slow_of(bolts: Sequence[BoltView]) -> list[SlowBolt]:
     typical = median(bolt.records_per_s for bolt in bolts)
     if len(bolts) < 3 or not typical:
         return []
+    if median(bolt.acked / bolt.slots for bolt in bolts) < _TUPLES_MIN:
+        return []
+    if typical_tuple_s(bolts) * _TUPLES_MIN > RATE_OVER_MOST_S:
+        return []
     total = sum(bolt.records_per_s for bolt in bolts)
     return [
         SlowBolt(
@@ -91,6 +100,19 @@ def _slow_of(bolts: Sequence[BoltView]) -> list[SlowBolt]:
         # A bolt that holds nothing can't be slow.
         if bolt.in_flight and bolt.records_per_s <= SLOW_BELOW * typical
     ]
+
+
+def typical_tuple_s(bolts: Sequence[BoltView]) -> float:
+    """Return how long a tuple is in process, at a typical bolt of the slowest stage [s]; 0 if that
+    is not known yet.
+    """
+    return max(
+        (
+            median(bolt.service_p50_s or 0.0 for bolt in of_stage)
+            for of_stage in stages(bolts).values()
+        ),
+        default=0.0,
+    )
 
 
 def claim(slow: Mapping[str, SlowBolt]) -> str:

@@ -276,6 +276,7 @@ class Snapshot(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     # Whether there is room for more bolts: free slots, or an interpreter that is not busy; None: it
     # is not known.
     more_bolts_help: bool | None = None
+    shares_interpreter: bool = False  # the bolts are threads of the driver's process
 
     @property
     def holes(self) -> int:

@@ -24,6 +24,7 @@ from flowctl.core.times import Histogram
 from flowctl.errors import without_secrets
 from flowctl.instrumentation.diagnosis import Diagnosis
 from flowctl.instrumentation.event_text import down_reason
+from flowctl.instrumentation.slow_bolts import RATE_OVER_MOST_S, typical_tuple_s
 from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
@@ -44,8 +45,10 @@ from flowctl.runtime.control import RunControl
 
 
 # Short enough that a bolt that has become slow shows soon, long enough for a dozen tuples of 0.25
-# s: then rates of equal bolts differ by a twelfth.
+# s: then rates of equal bolts differ by a twelfth.  Where tuples take longer, it is a dozen of
+# those, up to a minute.
 RATE_OVER_S: Final = 3.0
+_RATE_TUPLES: Final = 12
 # Over a shorter time [s] a rate would count a tuple or two.
 _SINCE_MIN_S: Final = 1.0
 
@@ -61,11 +64,17 @@ class BoltRates:
         # more than all the rest here.
         self._past: deque[tuple[float, Mapping[str, int]]] = deque()
 
-    def take(self, counts: Mapping[str, int], now_s: float) -> dict[str, float]:
-        """Remember ``counts``, of acked records by bolt, and return each bolt's rate."""
+    def take(
+        self, counts: Mapping[str, int], now_s: float, tuple_s: float = 0.0
+    ) -> dict[str, float]:
+        """Remember ``counts``, of acked records by bolt, and return each bolt's rate.
+
+        ``tuple_s``: how long a tuple is in process.
+        """
+        over_s = min(RATE_OVER_MOST_S, max(RATE_OVER_S, _RATE_TUPLES * tuple_s))
         past = self._past
         past.append((now_s, counts))
-        while now_s - past[0][0] > RATE_OVER_S and len(past) > 2:
+        while now_s - past[0][0] > over_s and len(past) > 2:
             past.popleft()
         rates = dict.fromkeys(counts, 0.0)
         to_find = list(counts)
@@ -214,6 +223,7 @@ class Meter:
             checkpoint_age_s=_since(control.saved_until_s, now_s),
             bolts_wanted=self._wanted,
             more_bolts_help=_has_room(self._run_bolts),
+            shares_interpreter=getattr(self._run_bolts, "shares_interpreter", False),
         )
         return msgspec.structs.replace(full, verdict=self._diagnosis.update(full))
 
@@ -281,7 +291,7 @@ class Meter:
             for name in self._names
         }
         now_s = self._control.clock()
-        rates = self._bolt_rates.take(counts, now_s)
+        rates = self._bolt_rates.take(counts, now_s, typical_tuple_s([*seen.values()]))
         due = self._take_due()
         for name in self._names:
             consumer, kept = here.get(name), seen.get(name)

@@ -37,7 +37,8 @@ PACED = TargetView(
 class Watched:
     """A run of two bolts that are busy, unless changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, sink_part: float = 0.0) -> None:
+        self.sink_part = sink_part  # of the time in process
         self.diagnosis = Diagnosis()
         self.now_s = 0.0
         self.waited_s = dict.fromkeys(WaitReason, 0.0)
@@ -75,7 +76,8 @@ class Watched:
             "held_up_by": waits, "held_up_share": 1.0 if waits else 0.0,
             "bolts": (BOLT, msgspec.structs.replace(BOLT, name="b2")), "targets": paced,
             "times": AckTimesView(
-                rtt=taken(path_s + 0.1), wait=taken(0.05), service=taken(0.05)
+                rtt=taken(path_s + 0.1), wait=taken(0.05), service=taken(0.05),
+                sink_s=self.sink_part * taken(0.05).total_s,
             ),
         }  # fmt: skip
         snapshot = Snapshot(**given | changes)
@@ -187,6 +189,12 @@ def test_what_a_run_takes_to_stop_is_no_part_of_it() -> None:
     assert run.diagnosis.of_run().shares.pauses == 0.0
 
 
+def test_of_a_run_that_sent_nothing_it_says_so_at_its_end() -> None:
+    watched = Watched()
+    assert watched.go(1.0, tuples_emitted=0).headline == "nothing was sent yet"
+    assert watched.diagnosis.of_run().headline == "nothing was sent"
+
+
 def test_of_a_run_of_less_than_a_second_nothing_is_said() -> None:
     run = Watched()
     run.go(0.75, waits=WaitReason.NOTHING, bolts=IDLE)
@@ -200,6 +208,41 @@ def test_a_limit_of_a_moment_leaves_a_run_fine() -> None:
     run.go(4.0, target_down_s=1.0)
     run.go(20.0)
     assert run.diagnosis.of_run().limit is Limit.NOTHING
+
+
+@pytest.mark.parametrize("changes", [{"pauses": 0.1}, {"more_bolts_help": False}])
+def test_where_threads_compute_their_interpreter_is_the_limit(changes: dict[str, Any]) -> None:
+    watched = Watched()
+    pauses = changes.pop("pauses", 0.0)
+    for _ in range(48):
+        paused = msgspec.structs.replace(BOLT, paused_s=pauses * watched.now_s)
+        bolts = (paused, msgspec.structs.replace(paused, name="b2"))
+        verdict = watched.go(STEP_S, bolts=bolts, shares_interpreter=True, **changes)
+    assert verdict.sentence.startswith("the interpreter is the limit: 2 bolts share it with the")
+    assert "SparkBolts" in verdict.remedy
+
+
+@pytest.mark.parametrize(
+    ("sink_part", "keeps", "headline"),
+    [
+        (0.1, 1.0, "process is the limit"),
+        (0.1, None, "the target is the limit"),  # it refused more
+        (0.0, 1.0, "the target is the limit"),  # process does not tell what of it is waiting
+        (0.9, 1.0, "the target is the limit"),
+    ],
+)
+def test_a_cap_is_no_reason_to_blame_a_target_that_process_hardly_waits_for(
+    sink_part: float, keeps: float | None, headline: str
+) -> None:
+    watched = Watched(sink_part)
+    verdict = watched.go(12.0, sink_cap=4, sink_cap_keeps=keeps)
+    assert (verdict.limit, verdict.headline) == (Limit.TARGET, headline)
+    assert verdict.why.endswith("more bolts would not help")
+
+
+def test_threads_that_hardly_work_wait_for_the_driver_as_others_do() -> None:
+    verdict = Watched().go(12.0, waits=WaitReason.NOTHING, bolts=IDLE, shares_interpreter=True)
+    assert verdict.limit is Limit.DRIVER
 
 
 @pytest.mark.parametrize(("share", "limit"), [(0.02, Limit.NOTHING), (0.3, Limit.PAUSES)])

@@ -54,6 +54,9 @@ class Told:
         for event in happened:
             self.events.happened(event)
         self.clock.now_s += PROGRESS_EVERY_S
+        self.look(snapshot)
+
+    def look(self, snapshot: Snapshot) -> None:
         with structlog.testing.capture_logs():
             self.events.look(snapshot)
 
@@ -154,6 +157,37 @@ def test_a_run_that_was_killed_is_explained_with_what_is_to_be_done_again(tmp_pa
     assert "the target is the limit since" in said
     assert "1 200 records, 900 of which are done and paid for, and not saved; 300 are at" in said
     assert "what to change Make it faster." in said
+
+
+def test_a_run_without_a_line_of_progress_is_explained_by_its_newest_verdict(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "e.jsonl"
+    told = Told(path)
+    told.look(msgspec.structs.replace(SNAPSHOT, verdict=FULL))
+    said = explain(path)
+    assert "no numbers yet" in said
+    assert "the target is the limit since" in said
+    assert "nothing was sent" not in said
+    assert "what to change\n  Make it faster." in said
+
+
+def test_what_to_change_is_what_ended_the_run_and_what_it_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    told = Told(path)
+    told.go()
+    error = "record 3 failed 5 times.\nTraceback: …\nFix process and run again."
+    told.end(msgspec.structs.replace(REPORT, outcome="failed", error=error, records_kept_nowhere=2))
+    [*_, changes] = explain(path).split("what to change\n")
+    assert "Fix process and run again." in changes
+    assert "2 records were rejected and kept nowhere" in changes
+    assert "Nothing." not in changes
+
+
+def test_of_a_bolt_that_is_not_in_the_log_it_says_which_are(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    Told(path).go()
+    assert "in trouble first: b1" in explain(path, "--bolt", "b99")
 
 
 def test_the_newest_run_is_explained_and_an_older_one_at_its_time(tmp_path: Path) -> None:

@@ -280,5 +280,6 @@ def test_a_refusal_says_what_was_asked_for_and_that_waits_are_cut():
     meaning = meaning_of(http(429, **{"Retry-After": "5400"}))
     assert meaning.after_s == 300
     assert meaning.said == "HTTP 429, asked for a wait of 5400 s; waits are cut to 300 s"
+    assert Meaning(FULL, "HTTP 429", 0.04906281).said == "HTTP 429, asked for a wait of 0.049 s"
     assert Meaning(FULL, "HTTP 429", 2.0).said == "HTTP 429, asked for a wait of 2 s"
     assert Meaning(FULL, "HTTP 429").said == "HTTP 429"

@@ -51,6 +51,19 @@ def test_rates_that_differ_as_those_of_equal_bolts_do_are_normal() -> None:
     assert claim({}) == ""
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"acked": 3},  # one has acked its first, another its second
+        {"acked": 100, "slots": 64},
+        {"service_p50_s": 20.0},  # three in the longest time that a rate is of
+    ],
+)
+def test_by_a_few_tuples_nobody_is_called_slow(changes: dict) -> None:
+    bolts = tuple(bolt(n, records_per_s=each, **changes) for n, each in enumerate([9.0, 9.0, 0.0]))
+    assert not slow_bolts(run(bolts=bolts))
+
+
 def test_bolts_are_compared_within_their_stage() -> None:
     bolts = tuple(
         bolt(n, name=f"{stage}.{n}", records_per_s=each)
@@ -98,6 +111,13 @@ def test_a_bolts_rate_is_that_of_the_last_seconds_and_none_at_first() -> None:
     assert rate(2.0, 400) == 200.0
     rate(RATE_OVER_S, 400)
     assert rate(2 * RATE_OVER_S + 0.5, 400) == 0.0
+
+
+def test_where_tuples_take_long_a_bolts_rate_is_that_of_a_dozen() -> None:
+    rates = BoltRates()
+    of_each_s = [rates.take({"b1": 100 * (s // 2)}, float(s), 2.0)["b1"] for s in range(60)]
+    assert min(of_each_s[4:]) >= 25.0 and max(of_each_s[4:]) <= 62.5  # 50/s: 100 records in 2 s
+    assert max(of_each_s[24:]) - min(of_each_s[24:]) <= 5.0
 
 
 def test_a_bolt_that_comes_later_is_measured_from_then() -> None:
