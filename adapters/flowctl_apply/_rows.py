@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, time
 from numbers import Number
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
@@ -49,6 +50,10 @@ def check_values(values: Iterable[Any], kind: Any) -> None:
         _check_range(values)
     elif _is_moment(kind):
         _check_moments(list(values))
+        if types.is_date(kind):
+            _check_dates(values)
+    elif _is_letters(kind):
+        _check_letters(values, kind)
     elif types.is_struct(kind):
         _check_structs([_by_name(value, kind) for value in values if value is not None], kind)
     elif types.is_map(kind):
@@ -155,6 +160,23 @@ def _check_moments(values: Sequence[Any]) -> None:
         raise ValueError("it has nanoseconds, which would be lost")
 
 
+def _check_dates(values: Iterable[Any]) -> None:
+    for value in values:
+        if not isinstance(value, datetime):
+            continue
+        if str(value) == "NaT":
+            raise ValueError("it is NaT of pandas, which would be a day of the year 1: give None")
+        if value.timetz() != time():
+            raise ValueError("it is a time of a day, of which a date keeps the day alone")
+
+
+def _check_letters(values: Iterable[Any], kind: Any) -> None:
+    """Refuse bytes for texts and texts for bytes: pyarrow would take them to be UTF-8."""
+    is_text = arrow().types.is_string(kind) or arrow().types.is_large_string(kind)
+    if (bytes if is_text else str) in set(map(type, values)):
+        raise ValueError("it is bytes, not a text" if is_text else "it is a text, not bytes")
+
+
 def _pairs(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return list(value.items())
@@ -174,7 +196,14 @@ def _is_list(kind: Any) -> bool:
 def _is_checked(kind: Any) -> bool:
     """Whether values of the type need checks: this saves checking long lists of floats."""
     types = arrow().types
-    return is_nested(kind) or bool(types.is_integer(kind)) or _is_moment(kind)
+    is_number = bool(types.is_integer(kind))
+    return is_nested(kind) or is_number or _is_moment(kind) or _is_letters(kind)
+
+
+def _is_letters(kind: Any) -> bool:
+    types = arrow().types
+    checks = types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
+    return any(is_one(kind) for is_one in checks)
 
 
 def _is_moment(kind: Any) -> bool:

@@ -22,6 +22,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     pyarrow.int64(): st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2.0, Decimal(3)]),
     pyarrow.float64(): st.floats(allow_nan=False),
     pyarrow.string(): st.text(max_size=3),
+    pyarrow.binary(): st.binary(max_size=3),
     pyarrow.bool_(): st.booleans(),
     AT: st.just(NOW),
     pyarrow.date32(): st.just(NOW.date()),
@@ -205,3 +206,20 @@ def test_moments_of_pandas_and_of_python_may_stand_in_one_column() -> None:
     assert table_of(rows, schema_of(AT))["x"].to_pylist() == [NOW, NOW, None]
     with pytest.raises(ValueError, match="nanoseconds"):
         table_of([*rows, (pandas.Timestamp(1, tz="UTC"),)], schema_of(AT))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "why"),
+    [
+        (pandas.NaT, pyarrow.date32(), "NaT"),
+        (NOW, pyarrow.date32(), "a time of a day"),
+        (b"a", pyarrow.string(), "bytes, not a text"),
+        ("a", pyarrow.binary(), "a text, not bytes"),
+    ],
+)
+def test_a_value_that_pyarrow_would_alter_is_refused_by_name(
+    value: object, kind: object, why: str
+) -> None:
+    """Kind: a value of another type, which pyarrow takes and makes another one of."""
+    with pytest.raises(ValueError, match=f"column 'x' is .*{why}"):
+        table_of([(value,)], schema_of(kind))
