@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from textwrap import wrap
 from types import MappingProxyType
 from typing import Final, TextIO
 
@@ -86,14 +87,14 @@ class Screen:
     def render(self, snapshot: Snapshot, *, width: int, height: int) -> Group:
         """Return the whole screen for ``snapshot`` on ``width`` columns and ``height`` lines."""
         lost, slow = "  ".join(left_out(snapshot)), slow_line(snapshot)
-        verdict = verdict_line(snapshot)
+        verdict = wrap(verdict_line(snapshot), width)
         dear = dear_call(snapshot.dear_call)
         paced, stuck = target_lines(snapshot), call_lines(snapshot.long_calls)
-        extra = bool(verdict) + bool(lost) + bool(slow) + len(dear) + len(paced) + len(stuck)
+        extra = len(verdict) + bool(lost) + bool(slow) + len(dear) + len(paced) + len(stuck)
         rows = max(3, height - _OTHER_LINES - EVENTS_SHOWN - extra)
         parts = [
             _line(self.headline, "bold"),
-            *([_line(verdict, "" if snapshot.verdict.is_fine else "yellow")] if verdict else []),
+            *(_line(text, "" if snapshot.verdict.is_fine else "yellow") for text in verdict),
             *bolt_table(snapshot, rows_max=rows, width=width),
             *checkpoint_lines(snapshot, width=width),
             progress_line(snapshot),
