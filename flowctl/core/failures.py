@@ -113,15 +113,16 @@ class Failures:
             retry_at_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
             # It asks again once all others have: one of them may succeed.
             flow_tuple.wait_until(now_s + _BEHIND_S)
-            if target.asks_with_one(flow_tuple):
-                self.isolation.ask_with_one(flow_tuple, now_s, not_before_s=retry_at_s)
+            if target.asks_with_half(flow_tuple):
+                self.isolation.ask_with_half(flow_tuple, now_s, not_before_s=retry_at_s)
             return AckOutcome.REFUSED
         if may_be_target and target.may_be_at_fault(flow_tuple):
             retry_at_s = self._excuse(flow_tuple, now_s)
             self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=retry_at_s)
             return AckOutcome.FAILED
         may_wait = may_be_target and target.may_wait(flow_tuple, now_s)
-        target.note_answered(now_s)
+        if not may_be_target or target.has_worked_since(flow_tuple):
+            target.note_answered(now_s)
         flow_tuple.faulted()
         flow_tuple.judged(now_s)
         if self.isolation.will_cut(flow_tuple, record_index):

@@ -77,14 +77,15 @@ class Isolation:
             piece.take_faults(self._inherited(refused))
             self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
 
-    def ask_with_one(self, asking: FlowTuple, now_s: float, *, not_before_s: float) -> None:
-        """``asking`` was to show that the target is well, and failed: its first record asks next.
+    def ask_with_half(self, asking: FlowTuple, now_s: float, *, not_before_s: float) -> None:
+        """``asking`` was to show that the target is well, and failed: its first half asks next.
 
-        Any record shows it that is not bad itself.
+        So a part without a bad record is found soon, and shows it.
         """
-        one, rest = self._cut(asking, (0, 1, asking.cut.divisible), now_s)
-        one.wait_until(0.0)  # before all others
-        for piece in (one, rest):
+        records = asking.cut.divisible
+        first, rest = self._cut(asking, (0, (records + 1) // 2, records), now_s)
+        first.wait_until(0.0)  # before all others
+        for piece in (first, rest):
             piece.take_faults(self._inherited(asking))
             self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
 

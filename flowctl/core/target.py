@@ -16,7 +16,7 @@ from flowctl.core.events import SinkCapChanged
 from flowctl.core.letters import redrive_number
 from flowctl.core.limit import RefusedLimit
 from flowctl.core.retry import RetryQueue
-from flowctl.core.tuples import FlowTuple
+from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
 
 # A step up at most this often: a refusal has to have the time to come back.  It comes at once, when
 # a call is made, however long calls take that are accepted.
@@ -103,8 +103,8 @@ class Target(Place):
             self.note_failure(failed.tuple_id, slots=slots, reason=reason, now_s=now_s)
         return self.is_down
 
-    def asks_with_one(self, failed: FlowTuple) -> bool:
-        """Whether a record of ``failed``, which was sent to ask, should ask next.
+    def asks_with_half(self, failed: FlowTuple) -> bool:
+        """Whether half of ``failed``, which was sent to ask, should ask next.
 
         All that is left may hold a bad record, and then no whole tuple shows that the target is
         well.
@@ -119,6 +119,10 @@ class Target(Place):
             return False
         waits = not self._in_place and self._has_news(failed)
         return waits or self.breaker.is_about_to_open
+
+    def has_worked_since(self, failed: FlowTuple) -> bool:
+        """Whether ``failed`` has failed before, and is known to be to blame for it."""
+        return failed.judged_at_s > NEVER_JUDGED and not self._is_unproven(failed)
 
     def _is_unproven(self, failed: FlowTuple) -> bool:
         is_bad = fails_alone(failed.cut.partition, failed.refusals)

@@ -34,10 +34,10 @@ class LosingBolts(LocalBolts):
 
     def __init__(self, load: Load) -> None:
         super().__init__(load, count=3)
-        self._load = load
+        self._job = load
 
     def leaving(self) -> Sequence[str]:
-        return ["b1"] if self._load.by["b1"] >= 10 else []
+        return ["b1"] if self._job.by["b1"] >= 10 else []
 
 
 def test_a_bolt_that_loses_its_place_leaves_and_nothing_runs_twice() -> None:

@@ -153,7 +153,7 @@ def test_one_bad_record_at_the_end_takes_no_time() -> None:
 def test_bad_records_in_every_tuple_do_not_look_like_a_target_that_is_down_for_long(
     bolts: int,
 ) -> None:
-    """No whole tuple succeeds, so a record of one that asks goes alone."""
+    """No whole tuple succeeds, so one that asks is halved until a part does."""
     bad = [n for n in range(1_000, 5_000) if n % 100 == 37]
 
     def target(emission: Emission, at_s: float) -> str:

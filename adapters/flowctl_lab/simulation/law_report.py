@@ -10,12 +10,12 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
 from flowctl_lab.simulation.law_catalogue import LAWS, SEEDS, SETTINGS, Figures, Setting, measured
+from flowctl_lab.simulation.processes import pool_of
 
 Runs = Mapping[tuple[str, str], Sequence[Figures]]
 _HEAD: Final = (
@@ -71,7 +71,7 @@ def _run(job: tuple[str, str, int]) -> Figures:
 def runs_of(names: Sequence[str], laws: Sequence[str], processes: int) -> Runs:
     """Run these targets with each law and seed."""
     jobs = [(name, law, seed) for name in names for law in laws for seed in SEEDS]
-    with ProcessPoolExecutor(processes) as pool:
+    with pool_of(processes) as pool:
         figures = list(pool.map(_run, jobs))
     found: dict[tuple[str, str], list[Figures]] = {}
     for (name, law, _), one in zip(jobs, figures, strict=True):

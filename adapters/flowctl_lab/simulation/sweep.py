@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from flowctl.errors import ConfigError, FlowctlError, InternalError
 from flowctl_lab.simulation.engine import Outcome, simulate
 from flowctl_lab.simulation.generated import PREFIX, scenario_of
 from flowctl_lab.simulation.policies import settings_of
+from flowctl_lab.simulation.processes import pool_of
 from flowctl_lab.simulation.scenario import Scenario
 
 
@@ -82,5 +82,5 @@ def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
     if processes == 1 or len(jobs) == 1:
         yield from map(run_job, jobs)
         return
-    with ProcessPoolExecutor(max_workers=min(processes, len(jobs))) as pool:
+    with pool_of(min(processes, len(jobs))) as pool:
         yield from pool.map(run_job, jobs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from operator import truediv
 from random import Random
@@ -14,6 +13,7 @@ import msgspec
 
 from flowctl_lab.simulation.catalogue import CATALOGUE
 from flowctl_lab.simulation.machine import Machine
+from flowctl_lab.simulation.processes import pool_of
 from flowctl_lab.simulation.ranges.run import RangeOutcome, RangeRun
 from flowctl_lab.simulation.scenario import Scenario
 from flowctl_lab.simulation.workload import Workload
@@ -118,7 +118,7 @@ def _mark(runs: Sequence[RangeOutcome]) -> str:
 def ranges_markdown(first_seed: int, processes: int) -> str:
     """Return the report's part about ranges: ``_RUNS`` seeds, in ``processes`` processes."""
     seeds = range(first_seed, first_seed + _RUNS)
-    with ProcessPoolExecutor(processes) as pool:
+    with pool_of(processes) as pool:
         rows = pool.map(partial(_row, seeds=seeds), _SCENARIOS)
         few = partial(_makespans, seeds=seeds[:_RUNS_LONG])
         makespans = pool.map(few, (_BASE, _SLOW, _HETERO, _PARETO))
