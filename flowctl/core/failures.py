@@ -35,7 +35,8 @@ from flowctl.core.tuples import FlowTuple, by_deadline
 #: Stands in the reason then, for those who say what to do.
 NOTHING_SUCCEEDED = "nothing has succeeded so far, so this is not the records' fault"
 
-# Later than any deadline, in the order of coming [s].
+# Later than any deadline, in the order of coming [s]: what asked a target that is down asks again
+# once all others have, as one of them may succeed.
 _BEHIND_S: Final = 1e9
 
 
@@ -111,7 +112,6 @@ class Failures:
         if may_be_target and target.is_at_fault(flow_tuple, reason, now_s):
             flow_tuple.judged(now_s)
             retry_at_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
-            # It asks again once all others have: one of them may succeed.
             flow_tuple.wait_until(now_s + _BEHIND_S)
             if target.asks_with_half(flow_tuple):
                 self.isolation.ask_with_half(flow_tuple, now_s, not_before_s=retry_at_s)
