@@ -80,19 +80,19 @@ def lines(tmp_path: Path) -> Lines:
     return Lines(tmp_path, 3_000)
 
 
-def _ours() -> list[str]:
+def _ours() -> set[threading.Thread]:
     """The threads of ours, but for the event loop, which lasts as long as the process."""
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith("flowctl-") and name != "flowctl-async"]
+    return {
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith("flowctl-") and thread.name != "flowctl-async"
+    }
 
 
 @pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
-    """All threads of ours end with the test."""
+    """All threads of ours that began in the test end with it."""
+    before = _ours()  # the page of a run that is over stays
     yield
-    ours = _ours()
-    until(
-        lambda: not _ours(),
-        f"the end of {ours}",
-        patience_s=20,
-    )
+    left = [thread.name for thread in _ours() - before]
+    until(lambda: not _ours() - before, f"the end of {left}", patience_s=20)
