@@ -27,8 +27,7 @@ from flowctl_files import FileDeadLetter, TextRanges
 from flowctl_sql import SqlSink
 from pyspark_flowctl import flow_sink
 from pyspark_flowctl.arrow_rows import ArrowRows, letter_row, plain_row
-from pyspark_flowctl.features import arrow_converter, arrow_schema
-from pyspark_flowctl.features import converts_arrow
+from pyspark_flowctl.features import arrow_converter, arrow_schema, converts_arrow
 
 _UTC = timezone.utc
 _LONG = t.LongType()
