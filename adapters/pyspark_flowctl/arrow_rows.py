@@ -71,7 +71,8 @@ class ArrowRows:
             return None
         [batch] = made.combine_chunks().to_batches()
         # A number may have become a date. By text, as a NaN equals nothing.
-        return batch if repr(self.rows(batch)) == repr(list(rows)) else None
+        again, given = ([letter_row(row) for row in each] for each in (self.rows(batch), rows))
+        return batch if repr(again) == repr(given) else None
 
     def dicts(self, columns: Any) -> list[dict[str, Any]]:
         """Return what :func:`plain_row` makes of each of the Rows."""
@@ -170,8 +171,8 @@ _SCALARS: Final = frozenset(
 def plain_row(value: Any, *, pairs: bool = False) -> Any:
     """Return a Row as a dict, including Rows within it; anything else unchanged.
 
-    With ``pairs`` a map becomes a tuple of its keys and values, in which keys may be Rows.
-    Raises :class:`UnrunnableError` if two columns have the same name, as one of them would be lost.
+    With ``pairs`` a map becomes a tuple of its keys and values, in which keys may be Rows, and a
+    bytearray is bytes, of which a letter has a form.  Raises :class:`UnrunnableError` if two columns have the same name, as one of them would be lost.
     """
     if hasattr(value, "asDict"):
         names = value.__fields__
@@ -185,6 +186,8 @@ def plain_row(value: Any, *, pairs: bool = False) -> Any:
         return tuple((letter_row(key), letter_row(part)) for key, part in value.items())
     if isinstance(value, dict):
         return {key: plain_row(part) for key, part in value.items()}
+    if isinstance(value, bytearray) and pairs:  # so Spark has binary before 4.1
+        return bytes(value)
     return value
 
 
