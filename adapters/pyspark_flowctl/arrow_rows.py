@@ -172,7 +172,8 @@ def plain_row(value: Any, *, pairs: bool = False) -> Any:
     """Return a Row as a dict, including Rows within it; anything else unchanged.
 
     With ``pairs`` a map becomes a tuple of its keys and values, in which keys may be Rows, and a
-    bytearray is bytes, of which a letter has a form.  Raises :class:`UnrunnableError` if two columns have the same name, as one of them would be lost.
+    bytearray is bytes, of which a letter has a form.  Raises :class:`UnrunnableError` if two
+    columns have the same name, as one of them would be lost.
     """
     if hasattr(value, "asDict"):
         names = value.__fields__
