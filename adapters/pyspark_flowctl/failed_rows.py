@@ -124,7 +124,7 @@ def _frame(df: DataFrame, job: str, letters: Sequence[Letter]) -> DataFrame:
 
     if shown := sum(not letter.is_exact for letter in letters):
         raise SourceError(
-            f"{shown} of the letters of {job} have only a printable form, which is no row.",
+            f"{shown} of the letters of {job} are kept as text only, which can't be made rows.",
             remedy=f"Look at them: flowctl dlq show {job}. Drop them, then the others can be read.",
         )
 

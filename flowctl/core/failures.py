@@ -105,21 +105,15 @@ class Failures:
         """
         self._book.counters.tuples_failed += 1
         flow_tuple.avoid(bolt)
+        if (consumer := self._book.bolts.get(bolt)) is not None:
+            consumer.on_failed()
         if not self._sends_again:
             self.drop(flow_tuple, bolt, reason, now_s)
             return AckOutcome.DROPPED
         target = self.target
-        if may_be_target and target.is_at_fault(flow_tuple, reason, now_s):
-            flow_tuple.judged(now_s)
-            retry_at_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
-            flow_tuple.wait_until(now_s + _BEHIND_S)
-            if target.asks_with_half(flow_tuple):
-                self.isolation.ask_with_half(flow_tuple, now_s, not_before_s=retry_at_s)
-            return AckOutcome.REFUSED
-        if may_be_target and target.may_be_at_fault(flow_tuple):
-            retry_at_s = self._excuse(flow_tuple, now_s)
-            self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=retry_at_s)
-            return AckOutcome.FAILED
+        outcome = self._blame_target(flow_tuple, bolt, reason, now_s) if may_be_target else None
+        if outcome is not None:
+            return outcome
         may_wait = may_be_target and target.may_wait(flow_tuple, now_s)
         if not may_be_target or target.has_worked_since(flow_tuple):
             target.note_answered(now_s)
@@ -138,6 +132,24 @@ class Failures:
             return AckOutcome.GAVE_UP
         self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=due_s)
         return AckOutcome.FAILED
+
+    def _blame_target(
+        self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float
+    ) -> AckOutcome | None:
+        """Send ``flow_tuple`` again without a fault if the target may be to blame; else None."""
+        target = self.target
+        if target.is_at_fault(flow_tuple, reason, now_s):
+            flow_tuple.judged(now_s)
+            retry_at_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
+            flow_tuple.wait_until(now_s + _BEHIND_S)
+            if target.asks_with_half(flow_tuple):
+                self.isolation.ask_with_half(flow_tuple, now_s, not_before_s=retry_at_s)
+            return AckOutcome.REFUSED
+        if target.may_be_at_fault(flow_tuple):
+            retry_at_s = self._excuse(flow_tuple, now_s)
+            self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=retry_at_s)
+            return AckOutcome.FAILED
+        return None
 
     def _excuse(self, flow_tuple: FlowTuple, now_s: float) -> float:
         """This fault does not count; return when it is sent again."""

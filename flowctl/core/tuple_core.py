@@ -280,7 +280,6 @@ class TupleCore:
             outcome = self._failures.refuse(flow_tuple, consumer, refusal, now_s)
             self.book.changed(consumer)
             return outcome
-        consumer.on_failed()
         return self._failures.fault(
             flow_tuple, bolt, reason, now_s,
             record_index=at, may_be_target=not fail.is_data_error,

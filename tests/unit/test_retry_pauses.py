@@ -32,6 +32,7 @@ from pyspark_flowctl.outcome import Outcome, Restart, RestartPolicy
 from tests.collecting_parts import Totals, collecting
 from tests.core_driver import Driver
 from tests.delivery_parts import Clock
+from tests.range_driver import Ranges
 from tests.runtime_parts import FailingStore
 from tests.topology_driver import Hub, nothing, passing, topology
 from tests.unit.test_delivery import Letters, delivery
@@ -100,6 +101,28 @@ def a_bolt_that_is_refused() -> Iterator[float]:
             driver.wait_for_deadline()
         refuse(driver, sent[0])
         yield consumer.rests_until_s - driver.clock()
+
+
+@pytest.mark.parametrize("by_reference", [False, True])
+def test_a_bolt_whose_call_fails_otherwise_in_between_rests_as_after_its_first_refusal(
+    by_reference: bool,
+) -> None:
+    """Kind: what one door mends for itself.  The row of refusals ends behind each."""
+    driver: Any = Ranges("a", stop=10_000) if by_reference else Driver("a")
+    if not by_reference:
+        driver.offer(20)
+    rests_s = []
+    for is_refused in (True, True, False, True):
+        while not (sent := driver.emit()):
+            driver.wait_for_deadline() if not by_reference else driver.wait(0.25, "a")
+        [first, *_] = sent
+        how = {"error": "429", "is_refused": is_refused}
+        if by_reference:
+            driver.failed(first, first.start, first.stop, **how)
+        else:
+            driver.fail(first, **how)
+        rests_s.append(driver.core.bolts["a"].rests_until_s - driver.clock())
+    assert (rests_s[0], rests_s[1], rests_s[3]) == (0.5, 1.0, 0.5)
 
 
 def a_target_that_is_down() -> Iterator[float]:
