@@ -429,8 +429,9 @@ def stages() -> Callable[..., Any]:
     ],
 )
 def test_a_real_run_writes_the_same_keys_and_types(
-    name: str, run: Callable[..., Any], tmp_path: Path
+    name: str, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where checkpoints are: all three runs are of a job "j"
     run(view="quiet", report_path=tmp_path / "report.json")
     written, wanted = json.loads((tmp_path / "report.json").read_text()), committed_report(name)
     assert written.keys() == wanted.keys()
