@@ -370,7 +370,10 @@ class Session:
         for statement in schema:
             try:
                 self.cursor.execute(statement)
-            except sqlite3.ProgrammingError as error:  # several at once
+            except (
+                sqlite3.ProgrammingError,
+                sqlite3.Warning,
+            ) as error:  # several at once; 3.10 warns
                 raise ConfigError(
                     "schema", f"{error}", remedy="Give a list: schema=['CREATE …', 'CREATE …']."
                 ) from error

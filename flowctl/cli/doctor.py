@@ -24,7 +24,7 @@ from flowctl.errors import (
 )
 from flowctl.instrumentation.text import printable
 
-PYTHON_MIN = (3, 11)
+PYTHON_MIN = (3, 10)
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ def doctor(
 
 
 def check_python() -> Finding:
-    """Check for a Python version that pyspark 4 supports."""
+    """Check for a Python that flowctl runs on; Spark itself may ask for a newer one."""
     seen = f"{sys.version.split()[0]} at {sys.executable}"
-    return Finding("python", sys.version_info >= PYTHON_MIN, seen, "Install Python 3.11 or later.")
+    return Finding("python", sys.version_info >= PYTHON_MIN, seen, "Install Python 3.10 or later.")
 
 
 def check_pyspark() -> Finding:

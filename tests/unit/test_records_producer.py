@@ -34,7 +34,7 @@ def values_of(producer: Records, checkpoint: Checkpoint | None = None) -> list[R
 def test_an_iterator_serves_one_run() -> None:
     producer = Records(iter("abc"))
     assert values_of(producer, done_to(0)) == [Record(1, "b"), Record(2, "c")]
-    with pytest.raises(SourceError, match="str_ascii_iterator can be read once") as caught:
+    with pytest.raises(SourceError, match=r"str(_ascii)?_iterator can be read once") as caught:
         producer.open(Checkpoint())
     assert "function that returns a new iterator" in caught.value.remedy
 
