@@ -360,10 +360,11 @@ class Link:
 
     def _next(self, slot: Hashable) -> Work:
         """Return the next item for a slot.  Holding _changed, with something queued."""
-        if not self._pauses.is_free:
+        frame, received_at_s = self._queue.popleft()
+        # With a range no call begins: that is asked for batch by batch.
+        if not self._pauses.is_free and type(frame) is not RangeEmission:
             self._pauses.begun(slot, time.monotonic())
             self._changed.notify_all()  # idle slots may have to wait now
-        frame, received_at_s = self._queue.popleft()
         if self._slots > 1 and type(frame) is Emission:
             self._known.begin(frame.tuple_id)
         return Work(frame, received_at_s, self.idleness.total_s())

@@ -204,15 +204,22 @@ class RangeDesk:
             claims = held.claims if held is not None else self._finished.get(asked.tuple_id)
             stop = claims.split(asked.request, asked.keep) if claims is not None else 0
             self._put(SplitAnswer(asked.tuple_id, asked.request, stop))
+            if held is not None and held.claims.is_finished:
+                self._wake([held])  # its slot may wait to go on with it
 
     def saved(self, reports: int) -> None:
         """Take the number of saved reports: slots that wait for one of them may go on."""
         with self._let_go:
             self._saved = reports
-            self._let_go.notify_all()
-            for held in self._held.values():
-                if held.ahead is not None and held.saves is not None and held.saves.is_waiting:
-                    held.ahead.on_ready()
+            all_held = self._held.values()
+            self._wake(one for one in all_held if one.saves is not None and one.saves.is_waiting)
+
+    def _wake(self, waiting: Iterable[HeldRange]) -> None:
+        """Let the slots look again that have begun these ranges, and wait."""
+        self._let_go.notify_all()
+        for held in waiting:
+            if held.ahead is not None:
+                held.ahead.on_ready()
 
     # -- for process threads ---------------------------------------------------------------
 
@@ -271,22 +278,25 @@ class RangeDesk:
                 self._learn(slot, said.fail)
             self._close(held)
 
-    def pause_s(self, slot: Hashable) -> float | None:
-        """Return how long ``slot`` has to wait before its next batch [s]; None: there will be none.
-        0: it may begin, and counts as begun.
+    def pause_s(self, held: HeldRange, slot: Hashable) -> float | None:
+        """Return how long ``slot`` has to wait before its next batch of ``held`` [s]; None: there
+        will be none.  0: it may begin, and counts as begun.
         """
         with self._let_go:
-            return self._pause_s(slot)
+            return self._pause_s(held, slot)
 
-    def await_turn(self, slot: Hashable) -> bool:
-        """Wait until ``slot`` may begin its next batch; return False if there will be none."""
+    def await_turn(self, held: HeldRange, slot: Hashable) -> bool:
+        """Wait until ``slot`` may begin its next batch of ``held``; return False if there will be
+        none.
+        """
         with self._let_go:
-            while (pause_s := self._pause_s(slot)) is not None and pause_s > 0:
+            while (pause_s := self._pause_s(held, slot)) is not None and pause_s > 0:
                 self._let_go.wait(pause_s)
             return pause_s is not None
 
-    def _pause_s(self, slot: Hashable) -> float | None:
-        if self._has_ended:
+    def _pause_s(self, held: HeldRange, slot: Hashable) -> float | None:
+        # Of a range that was given back there is no call to wait for, nor to count.
+        if self._has_ended or self._close(held):
             return None
         now_s = time.monotonic()
         saves = self._slots.get(slot)

@@ -98,7 +98,7 @@ class RangeTurn:
         Waiting reports are sent first.
         """
         self._link.flush_range()
-        if not self._desk.await_turn(self._slot):
+        if not self._desk.await_turn(self._held, self._slot):
             return None
         while (found := self.poll()) is NOT_YET:
             self._ahead.wait()
@@ -106,7 +106,7 @@ class RangeTurn:
 
     def pause_s(self) -> float | None:
         """Return how long to wait before :meth:`poll`, like :meth:`RangeDesk.pause_s`."""
-        return self._desk.pause_s(self._slot)
+        return self._desk.pause_s(self._held, self._slot)
 
     def poll(self) -> Batch | Sign | None:
         """Return the next batch, NOT_YET if it is being read, or None if the range is over.

@@ -101,7 +101,7 @@ class Emitter:
         guard, target = self._guard, self._target
         if guard is not None and guard.in_use and not guard.has_room(self.in_flight):
             return True
-        return target.is_troubled and not target.has_room(self.in_flight, now_s)
+        return target.is_troubled and target.room(self.in_flight, now_s) < 1
 
     def _asks_with_new(self) -> bool:
         """Whether a target that is down is probed with tuples that never failed: the others may be

@@ -173,14 +173,14 @@ class Target(Place):
         """The most records that a new tuple should have."""
         return self._records.most
 
-    def has_room(self, in_flight: int, now_s: float) -> bool:
-        """Whether one more tuple may be sent."""
+    def room(self, in_flight: int, now_s: float) -> float:
+        """Return how many more tuples may be sent; less than 1: none."""
         if self.breaker.is_down:
-            return self.breaker.may_ask(now_s)
-        if in_flight + 1 <= self._in_flight.most:
-            return True
-        self._used_at_s = now_s
-        return False
+            return float(self.breaker.may_ask(now_s))
+        room = self._in_flight.most - in_flight
+        if room < 1:
+            self._used_at_s = now_s
+        return room
 
     def note_sent(self, now_s: float) -> None:
         """A tuple was sent while it is troubled."""

@@ -126,7 +126,7 @@ class Pieces:
         is_troubled = self._target.is_troubled
         if is_troubled or self.retries:
             self._failures.on_deadline(now_s)
-        return not is_troubled or self._target.has_room(0, now_s)
+        return not is_troubled or self._target.room(0, now_s) >= 1
 
     def next_s(self) -> float:
         """When the next of ``retries``, or a call to a target that is down, is due."""

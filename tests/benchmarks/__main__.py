@@ -26,6 +26,7 @@ from tests.benchmarks import (
     range_link,
     ranges,
     restart,
+    slow_stage,
     sql_sink,
     stages,
     streaming,
@@ -50,6 +51,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "range-link": range_link.main,
     "ranges": ranges.main,
     "restart": restart.main,
+    "slow-stage": slow_stage.main,
     "stages": stages.main,
     "streaming": streaming.main,
     "wire": wire_bench.main,
@@ -69,7 +71,7 @@ def main() -> int:
         metavar="async|core|topology|throughput|makespan|outage|sql"
         "|crowd ...|databases ...|flow-sink ...|law ...|metrics ...|page ...|pacing ..."
         "|pacing-spark ...|partitions ..."
-        "|range-driver ...|range-link ...|ranges ...|restart ...|wire ...|control ...|stages ..."
+        "|range-driver ...|range-link ...|ranges ...|restart ...|slow-stage ...|wire ...|control ...|stages ..."
         "|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]

@@ -402,14 +402,37 @@ def test_slots_of_a_bolt_whose_target_refuses_begin_one_at_a_time(clock: list[Bo
     bolt = Bolt(NumberReader())
     clock[:] = [bolt]
     desk = bolt.desk
-    assert desk.pause_s("one") == desk.pause_s("other") == 0.0
-    bolt.pauses.refused("one", 2.0, bolt.now_s)
-    assert desk.pause_s("one") == desk.pause_s("other") == 2.0
+    with bolt.take(range_frame(1, 0, 40)) as one, bolt.take(range_frame(2, 40, 80)) as other:
+
+        def pause_s(slot: str) -> float | None:
+            return desk.pause_s({"one": one, "other": other}[slot]._held, slot)
+
+        assert pause_s("one") == pause_s("other") == 0.0
+        bolt.pauses.refused("one", 2.0, bolt.now_s)
+        assert pause_s("one") == pause_s("other") == 2.0
+        bolt.now_s += 2.0
+        assert pause_s("other") == 0.0
+        assert pause_s("one") == 2.0, "the other has just begun"
+        desk.end()
+        assert pause_s("one") is None
+
+
+def test_a_slot_does_not_wait_for_a_range_that_was_given_back(clock: list[Bolt]) -> None:
+    """Its next range may be one that it can begin; and no call was made, which would count."""
+    ready = threading.Event()
+    bolt = Bolt(NumberReader())
+    clock[:] = [bolt]
+    with bolt.take(range_frame(1, 0, 40), ready.set) as turn:
+        bolt.pauses.refused("other slot", 2.0, bolt.now_s)
+        assert turn.pause_s() == 2.0
+        ready.clear()
+        bolt.desk.answer(Split("b", 1, 1, 0.0))
+        assert ready.is_set(), "it looks again at once"
+        assert turn.pause_s() is None
+        assert turn.next_batch() is None
     bolt.now_s += 2.0
-    assert desk.pause_s("other") == 0.0
-    assert desk.pause_s("one") == 2.0, "the other has just begun"
-    desk.end()
-    assert desk.pause_s("one") is None
+    with bolt.take(range_frame(2, 40, 80)) as turn:
+        assert turn.pause_s() == 0.0, "no call was made since, so this one need not wait longer"
 
 
 class Unreadable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import cast
 
 import msgspec
@@ -27,6 +28,7 @@ from flowctl.core.ranges.settling import Settling
 from flowctl.core.ranges.splits import Splits
 from flowctl.core.records import AckOutcome, Checkpoint, Receipts, Record
 from flowctl.core.settings import CoreSettings, HedgeSettings
+from flowctl.core.state import Liveness
 from flowctl.core.target import Refused
 from flowctl.core.tuple_core import KeepingCore
 from flowctl.core.tuples import FlowTuple
@@ -225,8 +227,14 @@ class RangeCore(ByReference):
         if emission is not None:
             return self._by_reference(emission, now_s)
         if self._may_split and (idle := self.idle_bolts):
-            self._splits.look(idle, now_s, questions=self._end_phase.questions)
+            # A range is split only for a bolt that may be sent the rest of it.
+            may_have = idle[: max(0, int(min(len(idle), self._room(now_s))))]
+            self._splits.look(may_have, now_s, questions=self._end_phase.questions)
         return None
+
+    def _room(self, now_s: float) -> float:
+        """How many more ranges the target lets the spout send."""
+        return self._target.room(self.in_flight, now_s) if self._target.is_troubled else inf
 
     @property
     def _may_split(self) -> bool:
@@ -394,6 +402,9 @@ class RangeCore(ByReference):
         outcome = self._fail(piece, consumer, said, in_flight, now_s)
         if self._is_doubtful or (outcome is AckOutcome.REFUSED and self._target.is_down):
             self.wind_up(now_s)  # the next batches would only fail too, one after the other
+        elif consumer.liveness is Liveness.RESTING and self._room(now_s) < 1:
+            # It rests, and others that could go on may not be sent anything meanwhile.
+            self.wind_up(now_s, bolt)
         if outcome is AckOutcome.GAVE_UP and part.is_unread:
             self._failures.end_for(piece, said.fail.reason(said.record_at), now_s)
         self.book.changed(consumer)
