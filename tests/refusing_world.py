@@ -15,7 +15,7 @@ from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_claims import RangeClaims
 from flowctl.bolts.range_pace import BatchPace
 from flowctl.config import Settings
-from flowctl.core.driver import DriverCore, pump
+from flowctl.core.driver import pump
 from flowctl.core.messages import (
     Ack,
     Emission,
@@ -84,7 +84,9 @@ class World:
         self._alarm_s: float | None = None
         if by == "ranges":
             self.core: Any = RangeCore(Settings(), has_dead_letter=True)
-            self.core.offer_extents({"p": Extent(0, records * LINE_BYTES, size_bytes=records * LINE_BYTES)})
+            self.core.offer_extents(
+                {"p": Extent(0, records * LINE_BYTES, size_bytes=records * LINE_BYTES)}
+            )
         else:
             self.core = SpoutCore(Settings(), has_dead_letter=True)
         self._left = 0 if by == "ranges" else records
@@ -216,7 +218,9 @@ class ValueBolt(_Bolt):
         self.is_busy = True
         emission, came_s = self.queue.popleft()
         began_s = self.world.now_s
-        self.world.at(began_s + self.world.target.call_s, lambda: self._end(emission, came_s, began_s))
+        self.world.at(
+            began_s + self.world.target.call_s, lambda: self._end(emission, came_s, began_s)
+        )
 
     def _end(self, emission: Emission, came_s: float, began_s: float) -> None:
         world, sent = self.world, (emission.tuple_id, emission.attempt)
@@ -298,13 +302,17 @@ class RangeBolt(_Bolt):
             at = fail.record_index
             position = records[at] * LINE_BYTES if at is not None else None
             one = Record(records[0] * LINE_BYTES, records[0]) if len(records) == 1 else None
-            self.say("on_range_fail", RangeFail(fail, first, claims.claimed, len(records), position, one))
+            self.say(
+                "on_range_fail", RangeFail(fail, first, claims.claimed, len(records), position, one)
+            )
             self.learn(fail)
         else:
             if records:
                 self.learn(None)
                 self.pace.took(len(records), service_s)
-            claims.done(Processed(records=len(records), service_s=service_s, call_s=self.pace.dear_s))
+            claims.done(
+                Processed(records=len(records), service_s=service_s, call_s=self.pace.dear_s)
+            )
             self._report(claims, at_once=claims.is_finished)
         self.is_busy = False
         if claims.is_finished:
@@ -318,4 +326,6 @@ class RangeBolt(_Bolt):
         emission = self.now
         assert emission is not None
         start, through, did = told
-        self.say("on_progress", Progress(emission.tuple_id, emission.attempt, start, through, 0.0, did))
+        self.say(
+            "on_progress", Progress(emission.tuple_id, emission.attempt, start, through, 0.0, did)
+        )

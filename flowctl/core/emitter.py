@@ -220,6 +220,13 @@ class Emitter:
         blocked: list[FlowTuple] = []
         emission = None
         retries = self._failures.retries
+        looked_at = _RETRIES_LOOKED_AT
+        if self._target.is_down:
+            # One question in a second or two: it should be the one that is likeliest to succeed.
+            if self._book.dispatcher.pick() is None:
+                return None
+            retries.start_over()
+            looked_at = len(retries)
         while (flow_tuple := retries.take()) is not None:
             avoid = self._avoided(flow_tuple)
             consumer = self._end_phase.pick_idle(avoid)
@@ -230,7 +237,7 @@ class Emitter:
                 emission = self._send_moved(flow_tuple, consumer, now_s)
                 break
             blocked.append(flow_tuple)
-            if len(blocked) >= _RETRIES_LOOKED_AT:
+            if len(blocked) >= looked_at:
                 break
         for flow_tuple in blocked:
             retries.put_back(flow_tuple)

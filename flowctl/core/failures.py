@@ -111,9 +111,10 @@ class Failures:
             self.drop(flow_tuple, bolt, reason, now_s)
             return AckOutcome.DROPPED
         target = self.target
-        outcome = self._blame_target(flow_tuple, bolt, reason, now_s) if may_be_target else None
-        if outcome is not None:
-            return outcome
+        if may_be_target:
+            outcome = self._blame_target(flow_tuple, bolt, reason, now_s, record_index)
+            if outcome is not None:
+                return outcome
         may_wait = may_be_target and target.may_wait(flow_tuple, now_s)
         if not may_be_target or target.has_worked_since(flow_tuple):
             target.note_answered(now_s)
@@ -134,7 +135,12 @@ class Failures:
         return AckOutcome.FAILED
 
     def _blame_target(
-        self, flow_tuple: FlowTuple, bolt: str, reason: str, now_s: float
+        self,
+        flow_tuple: FlowTuple,
+        bolt: str,
+        reason: str,
+        now_s: float,
+        record_index: int | None,
     ) -> AckOutcome | None:
         """Send ``flow_tuple`` again without a fault if the target may be to blame; else None."""
         target = self.target
@@ -142,8 +148,10 @@ class Failures:
             flow_tuple.judged(now_s)
             retry_at_s = self._refuse(flow_tuple, bolt, reason, None, now_s)
             flow_tuple.wait_until(now_s + _BEHIND_S)
-            if target.asks_with_half(flow_tuple):
-                self.isolation.ask_with_half(flow_tuple, now_s, not_before_s=retry_at_s)
+            if target.asks_with_part(flow_tuple):
+                self.isolation.ask_with_part(
+                    flow_tuple, record_index, now_s, not_before_s=retry_at_s
+                )
             return AckOutcome.REFUSED
         if target.may_be_at_fault(flow_tuple):
             retry_at_s = self._excuse(flow_tuple, now_s)

@@ -77,13 +77,20 @@ class Isolation:
             piece.take_faults(self._inherited(refused))
             self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
 
-    def ask_with_half(self, asking: FlowTuple, now_s: float, *, not_before_s: float) -> None:
-        """``asking`` was to show that the target is well, and failed: its first half asks next.
+    def ask_with_part(
+        self, asking: FlowTuple, record_index: int | None, now_s: float, *, not_before_s: float
+    ) -> None:
+        """``asking`` was to show that the target is well, and failed: its first part asks next.
 
-        So a part without a bad record is found soon, and shows it.
+        So a part without a bad record is found soon, and shows it: most likely what was read before
+        it failed, or else its first half.
         """
         records = asking.cut.divisible
-        first, rest = self._cut(asking, (0, (records + 1) // 2, records), now_s)
+        at = record_index
+        # Who fails at the last record may have read all of them first.
+        if at is None or not 0 < at < records - 1:
+            at = (records + 1) // 2
+        first, rest = self._cut(asking, (0, at, records), now_s)
         first.wait_until(0.0)  # before all others
         for piece in (first, rest):
             piece.take_faults(self._inherited(asking))

@@ -167,7 +167,14 @@ class RetryQueue(Generic[T]):
             self.scheduled[item] = (not_before_s, number)
             heappush(self._waiting, (not_before_s, number, item))
         else:
-            heappush(self._ready, self._readied(item, not_before_s))
+            self._make_ready(item, not_before_s)
+
+    def _make_ready(self, item: T, due_s: float) -> None:
+        entry = self._readied(item, due_s)
+        if self._passed:  # or what comes again and again would keep those waiting for ever
+            self._passed.append(entry)
+        else:
+            heappush(self._ready, entry)
 
     def _readied(self, item: T, due_s: float) -> tuple[Any, int, T]:
         number = next(self._numbers)  # its place in the order of becoming ready
@@ -229,7 +236,7 @@ class RetryQueue(Generic[T]):
             entry = heappop(waiting)
             if self._is_newest(entry):
                 self.doubted.pop(entry[2], None)
-                heappush(self._ready, self._readied(entry[2], entry[0]))
+                self._make_ready(entry[2], entry[0])
 
     @property
     def has_ready(self) -> bool:
@@ -245,13 +252,19 @@ class RetryQueue(Generic[T]):
     def take(self) -> T | None:
         """Take out and return the next ready item, or None; :meth:`put_back` undoes it.
 
-        Items that were put back come again after all others have had a turn.
+        Items that were put back come again after all others that were ready have had a turn.
         """
         if not self.has_ready:
             return None
         item = heappop(self._ready)[2]
         del self.scheduled[item]
         return item
+
+    def start_over(self) -> None:
+        """Let :meth:`take` begin with the lowest rank of all that are ready, passed ones too."""
+        for entry in self._passed:
+            heappush(self._ready, entry)
+        self._passed.clear()
 
     def put_back(self, item: T) -> None:
         """Put back an item from :meth:`take` that could not go yet."""

@@ -103,8 +103,8 @@ class Target(Place):
             self.note_failure(failed.tuple_id, slots=slots, reason=reason, now_s=now_s)
         return self.is_down
 
-    def asks_with_half(self, failed: FlowTuple) -> bool:
-        """Whether half of ``failed``, which was sent to ask, should ask next.
+    def asks_with_part(self, failed: FlowTuple) -> bool:
+        """Whether a part of ``failed``, which was sent to ask, should ask next.
 
         All that is left may hold a bad record, and then no whole tuple shows that the target is
         well.

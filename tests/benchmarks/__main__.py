@@ -71,7 +71,8 @@ def main() -> int:
         metavar="async|core|topology|throughput|makespan|outage|sql"
         "|crowd ...|databases ...|flow-sink ...|law ...|metrics ...|page ...|pacing ..."
         "|pacing-spark ...|partitions ..."
-        "|range-driver ...|range-link ...|ranges ...|restart ...|slow-stage ...|wire ...|control ...|stages ..."
+        "|range-driver ...|range-link ...|ranges ...|restart ...|slow-stage ..."
+        "|wire ...|control ...|stages ..."
         "|streaming ...",
     )
     all_parts = ["core", "topology", "async", "throughput", "makespan", "outage", "sql"]

@@ -11,7 +11,7 @@ import argparse
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from flowctl.testing.stores import MemoryCheckpointStore
@@ -39,7 +39,7 @@ class Stages:
             made.bolt(name, self._working(name), count=BOLTS).shuffle(before)
         return made
 
-    def _working(self, name: str) -> object:
+    def _working(self, name: str) -> Callable[[Input, Collector], None]:
         def work(given: Input, out: Collector) -> None:
             if name == "slow":
                 time.sleep(RECORD_S)
@@ -87,4 +87,5 @@ def main(arguments: Sequence[str]) -> int:
     print(machine())
     with ThreadPoolExecutor(len(ORDERS)) as pool:
         ran = list(pool.map(lambda names: Ran(names, options.records), ORDERS))
-    return 0 if all([one.tell() for one in ran]) else 1
+    held = [one.tell() for one in ran]
+    return 0 if all(held) else 1

@@ -190,6 +190,28 @@ def test_what_could_not_go_goes_by_rank_too() -> None:
     assert taken(queue) == "abcd"
 
 
+def test_what_comes_again_and_again_does_not_keep_others_waiting() -> None:
+    """A hundred bad records were each tried again and again, and good ones never: the kind."""
+    queue = RetryQueue[str]()
+    for name in "ab":
+        queue.add(name, not_before_s=0.0, now_s=0.0)
+    assert queue.take() == "a"
+    queue.put_back("a")  # there was no room for it
+    for now_s in (1.0, 2.0):
+        assert queue.take() == ("b" if now_s < 2.0 else "a")
+        queue.add("b", not_before_s=now_s, now_s=now_s)
+
+
+def test_to_start_over_is_to_begin_with_the_first_by_rank() -> None:
+    queue = RetryQueue[str](rank=ord)
+    for name in "abc":
+        queue.add(name, not_before_s=0.0, now_s=0.0)
+    assert queue.take() == "a"
+    queue.put_back("a")
+    queue.start_over()
+    assert taken(queue) == "abc"
+
+
 def test_the_next_time_is_that_of_what_still_waits() -> None:
     queue: RetryQueue[str] = RetryQueue()
     for name, due_s in (("a", 1.0), ("b", 2.5), ("c", 3.0)):

@@ -400,15 +400,19 @@ class RangeCore(ByReference):
         elif not is_holder:
             self._failures.retries.add(flow_tuple, not_before_s=now_s, now_s=now_s)
         outcome = self._fail(piece, consumer, said, in_flight, now_s)
-        if self._is_doubtful or (outcome is AckOutcome.REFUSED and self._target.is_down):
-            self.wind_up(now_s)  # the next batches would only fail too, one after the other
-        elif consumer.liveness is Liveness.RESTING and self._room(now_s) < 1:
-            # It rests, and others that could go on may not be sent anything meanwhile.
-            self.wind_up(now_s, bolt)
+        self._spare(consumer, outcome, now_s)
         if outcome is AckOutcome.GAVE_UP and part.is_unread:
             self._failures.end_for(piece, said.fail.reason(said.record_at), now_s)
         self.book.changed(consumer)
         return outcome
+
+    def _spare(self, consumer: RangeConsumer, outcome: AckOutcome, now_s: float) -> None:
+        """Ask for what should not stay where it is after a part of it failed on ``consumer``."""
+        if self._is_doubtful or (outcome is AckOutcome.REFUSED and self._target.is_down):
+            self.wind_up(now_s)  # the next batches would only fail too, one after the other
+        elif consumer.liveness is Liveness.RESTING and self._room(now_s) < 1:
+            # It rests, and others that could go on may not be sent anything meanwhile.
+            self.wind_up(now_s, consumer.bolt)
 
     def _fail(
         self,
