@@ -183,9 +183,14 @@ class Gate:
             self._left(now_s)
 
     def leave_failed(self) -> None:
-        """Note that a call ended in a way that says nothing about how much the target can take."""
+        """Note that a call ended in a way that says nothing about how much the target can take.
+
+        But it was not refused, and so ends the row of refusals, as in :mod:`flowctl.bolts.pauses`:
+        while bad rows are looked for, hardly a call succeeds.
+        """
         with self.lock:
             self.counters.failed += 1
+            self._refused_in_row = 0
             self._left(self.clock())
 
     def leave_refused(self, after_s: float | None) -> float:

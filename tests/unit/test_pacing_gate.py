@@ -111,6 +111,19 @@ def test_refusals_in_a_row_are_waited_for_longer_by_rounds_of_all_permits() -> N
     assert refused(30.0) == 30.0, "what is asked for counts if it is longer"
 
 
+def test_a_call_that_fails_but_is_not_refused_ends_the_row_of_refusals() -> None:
+    """`flow_sink` took a minute for sixty bad rows beside a target that refuses one call in seven:
+    half of it were waits of one and two seconds, as if nothing but refusals had come between."""
+    gated = Gated(1)
+    for _ in range(4):
+        gated.now_s += 10.0
+        assert gated.gate.try_enter(1.0)
+        assert gated.gate.leave_refused(None) == 0.5
+        gated.now_s += 10.0
+        assert gated.gate.try_enter(1.0)
+        gated.gate.leave_failed()
+
+
 def test_those_that_were_refused_together_do_not_come_back_together() -> None:
     gate = Gate(clock=lambda: 0.0, chance=Random(1))
     gate.set_permits(100)
