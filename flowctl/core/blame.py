@@ -48,7 +48,9 @@ _NOW_AND_THEN: Final = 1 / 3
 class Breaker:
     """Whether the target takes anything at all.  Pure; not thread-safe.
 
-    ``is_down`` and ``down_since_s`` give the verdict; ``reason`` is the newest failure.  ``asked``
+    ``is_down`` and ``down_since_s`` give the verdict; ``is_sure``: a call that began after the
+    first failure failed as well.  If all slots were refused at once and rest, no call began since,
+    and a target that takes twenty calls a second looks the same as one that takes none.  ``reason`` is the newest failure.  ``asked``
     counts the tuples that were sent to ask since it went down.  ``failing`` holds the ids of the
     tuples whose failures in a row opened it, or will: faults counted against them prove nothing.
     """
@@ -69,6 +71,7 @@ class Breaker:
         "failing",
         "is_down",
         "is_lost",
+        "is_sure",
         "reason",
         "run_began_s",
         "waits_until_s",
@@ -77,6 +80,7 @@ class Breaker:
     def __init__(self, give_up_after_s: float) -> None:
         self._give_up_after_s = give_up_after_s
         self.is_down: bool = False
+        self.is_sure: bool = False
         self.is_lost: bool = False  # down for too long: the run has to end
         self.down_since_s: float = inf
         self.reason: str = ""
@@ -112,12 +116,15 @@ class Breaker:
         self._suspect += 1
         self._refusals += is_refusal
         if self.is_down:
+            self.is_sure = self.is_sure or self.asked > 0
             if after_s is not None:
                 self._ask_at_s = max(self._ask_at_s, now_s + after_s)
             return False
         if not self.failing:
             self.run_began_s = now_s
         self.failing.append(tuple_id)
+        # Those that are not refused don't rest, and of more failures than slots one began later.
+        self.is_sure = not self.has_refused or len(self.failing) > slots
         give_up_at_s = self.run_began_s + self._give_up_after_s
         if after_s is not None and now_s + after_s >= give_up_at_s:
             # Every bolt may be at rest until then, so no further failure would show that it is
@@ -182,7 +189,7 @@ class Breaker:
             self._failures = self._suspect = self._refusals = 0
         if not self.is_down:
             return None
-        self.is_down = False
+        self.is_down = self.is_sure = False
         self._back_at_s = now_s
         self.waits_until_s = inf
         return now_s - self.down_since_s
@@ -211,7 +218,7 @@ class Breaker:
     def on_deadline(self, now_s: float) -> bool:
         """Open, or give up on a target, if it is time; return whether it opened."""
         if self.is_down and now_s >= self.down_since_s + self._give_up_after_s:
-            self.is_lost = True
+            self.is_lost = self.is_sure = True
         return self._open_if_due(now_s)
 
 
@@ -266,8 +273,8 @@ class Place:
     """
 
     __slots__ = (
-        "_cleared_at_s", "_counters", "_events", "_failing_since_s", "_proven_then_s", "breaker",
-        "proven_at_s",
+        "_cleared_at_s", "_counters", "_events", "_failing_since_s", "_is_told", "_proven_then_s",
+        "breaker", "proven_at_s",
     )  # fmt: skip
 
     def __init__(
@@ -283,6 +290,7 @@ class Place:
         self._cleared_at_s: float = -inf if is_known else NEVER_JUDGED
         self._proven_then_s: float | None = None  # time of the first failure since a success
         self._failing_since_s: float = NEVER_JUDGED
+        self._is_told = False  # the events say that it is down
         self._counters = counters
         self._events = events
 
@@ -339,7 +347,7 @@ class Place:
     @property
     def down(self) -> TargetWentDown | None:
         """Since when and why (nearly) nothing succeeds; None: calls succeed, or it is unknown."""
-        return self._went_down(self.breaker.down_since_s) if self.breaker.is_down else None
+        return self._went_down(self.breaker.down_since_s) if self._is_told else None
 
     def note_failure(
         self,
@@ -362,7 +370,8 @@ class Place:
             after_s=after_s,
             now_s=now_s,
         ):
-            self._go_down(now_s)
+            self._open(now_s)
+        self._tell_if_sure(now_s)
 
     def note_answered(self, now_s: float) -> None:
         """Count a failure that is not the place's fault: it took the call, as far as is known."""
@@ -373,6 +382,15 @@ class Place:
     def on_deadline(self, now_s: float) -> None:
         """Let the place count as down, or as lost, if it is time."""
         if self.breaker.on_deadline(now_s):
+            self._open(now_s)
+        self._tell_if_sure(now_s)
+
+    def _open(self, now_s: float) -> None:
+        """The breaker opened; whether the place is down, or was only full, may not be known yet."""
+
+    def _tell_if_sure(self, now_s: float) -> None:
+        if self.is_down and self.breaker.is_sure and not self._is_told:
+            self._is_told = True
             self._go_down(now_s)
 
     def _go_down(self, now_s: float) -> None:
@@ -393,7 +411,8 @@ class Place:
     def close(self, reason: str, now_s: float) -> None:
         """Treat the place as up (again); ``reason`` says why, if nothing has succeeded."""
         asked, down_s = self.breaker.asked, self.breaker.close(now_s, has_succeeded=not reason)
-        if down_s is not None:
+        if down_s is not None and self._is_told:
+            self._is_told = False
             self._counters.target_down_total_s += down_s
             came_back = TargetCameBack(at_s=now_s, down_s=down_s, asked=asked, reason=reason)
             self._events.append(came_back)

@@ -226,6 +226,9 @@ class Target(Place):
         if self._before is not None:
             self._in_flight.most, self._before = self._before, None
         super()._go_down(now_s)
+
+    def _open(self, now_s: float) -> None:
+        super()._open(now_s)
         for tuple_id in self.breaker.failing:
             flow_tuple = self._book.pending.get(tuple_id)
             if flow_tuple is not None and flow_tuple.faults:

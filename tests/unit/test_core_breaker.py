@@ -100,8 +100,6 @@ def test_a_refused_bolt_is_slow_and_rests() -> None:
 
 def test_while_nothing_succeeds_calls_are_few_and_fall() -> None:
     driver = down(retry_attempts_max=1)
-    assert driver.core.target_down is not None
-    assert len(driver.events(TargetWentDown)) == 1
     calls = []
     for _ in range(12):  # seconds
         sent = 0
@@ -113,6 +111,25 @@ def test_while_nothing_succeeds_calls_are_few_and_fall() -> None:
     assert max(calls[4:]) <= 1
     assert sum(calls[2:]) <= 6
     assert not driver.events(TupleGaveUp)
+    assert driver.core.target_down is not None
+    assert len(driver.events(TargetWentDown)) == 1
+
+
+def test_a_target_that_refused_all_slots_at_once_is_down_only_if_it_refuses_later_too() -> None:
+    """One that takes twenty calls a second was called down for a second, as sixteen bolts asked for
+    more at the same moment, and then all rested.  The kind: silence is no sign while nobody asks.
+    """
+    driver = down()
+    assert driver.core.target_down is None
+    limit = driver.events(SinkCapChanged)[-1:]
+    driver.wait(0.5)
+    (emission,) = driver.emit()  # one asks for all
+    driver.wait(0.1)
+    driver.ack(emission)
+    assert not driver.events(TargetWentDown) + driver.events(TargetCameBack)
+    assert driver.core.counters.target_down_total_s == 0.0
+    driver.wait(2.0)  # rests are over
+    assert 1 <= len(driver.emit()) <= 8, f"what the refusals have shown holds: {limit}"
 
 
 def test_what_bolts_have_not_begun_is_taken_back_when_the_target_goes() -> None:
@@ -130,15 +147,18 @@ def test_what_bolts_have_not_begun_is_taken_back_when_the_target_goes() -> None:
 def test_the_first_success_ends_it() -> None:
     driver = down()
     driver.wait(0.5)
+    assert refuse_all(driver) == 1
+    assert driver.core.target_down is not None
+    driver.wait(1.0)
     (emission,) = driver.emit()
     driver.wait(0.1)
     driver.ack(emission)
     (back,) = driver.events(TargetCameBack)
-    assert back.down_s == pytest.approx(1.0) and back.asked == 1
+    assert back.down_s == pytest.approx(2.0) and back.asked == 2
     assert driver.core.target_down is None
     driver.wait(2.0)  # rests are over
     assert len(driver.emit()) >= 16
-    assert driver.core.counters.target_down_total_s == pytest.approx(1.0)
+    assert driver.core.counters.target_down_total_s == pytest.approx(2.0)
 
 
 def test_after_the_budget_the_run_has_to_end() -> None:
