@@ -127,7 +127,10 @@ class Prepared(msgspec.Struct, frozen=True):
         columns = self.shapes[unfit.row] if self.shapes is not None else self.columns
         column = f"column {columns[unfit.at]}" if columns else f"value {unfit.at + 1}"
         place = place_of(batch, self._record_of(unfit.row, batch))
-        return JobError(f"{place}: {column} is {unfit.why}.", remedy=unfit.remedy)
+        problem = f"{place}: {column} is {unfit.why}."
+        if unfit.is_type:  # each row would fail in the same way
+            return UnrunnableError("SqlSink", problem, remedy=unfit.remedy)
+        return JobError(problem, remedy=unfit.remedy)
 
     def _record_of(self, row: int, batch: Batch) -> int:
         ends = accumulate(self.counts or repeat(1, len(batch)))

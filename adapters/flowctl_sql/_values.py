@@ -15,12 +15,15 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 _Convert: TypeAlias = Callable[[Any], Any]
 
 # Types that all drivers know.  Rows with only these are checked once, by their types.
 _KNOWN = frozenset({int, float, str, bytes, bool, type(None), date, timedelta, Decimal})
 _NATIVE = (float, bytes, type(None))  # beside int and str
+# What DataFrames and other databases have, and SQLite can't store: a column has it in all rows.
+_NOT_IN_SQLITE = (Decimal, time, timedelta, UUID)
 _MYSQL = ("mysql", "mariadb")
 _PACKAGES = ("numpy", "pandas")  # packages whose scalars are converted
 # Errors that drivers raise for values that they can't pass on, or that the database can't read.
@@ -37,12 +40,16 @@ _BINDING_ERRORS = frozenset(
 
 
 class Unfit(NamedTuple):
-    """An unfit value, number ``at`` of row ``row``: why it can't be stored, and what to do."""
+    """An unfit value, number ``at`` of row ``row``: why it can't be stored, and what to do.
+
+    ``is_type``: it is a type of which no value can be stored; so it is not this row's fault.
+    """
 
     row: int
     at: int
     why: str
     remedy: str
+    is_type: bool = False
 
 
 class UnfitError(Exception):
@@ -228,7 +235,8 @@ def unfit_of(rows: Iterable[tuple[Any, ...]], dialect: str, error: Exception) ->
     for number, row in enumerate(rows):
         for at, value in enumerate(row):
             if (reason := _reason(value, dialect, said)) is not None:
-                return Unfit(number, at, *reason)
+                is_type = dialect == "sqlite" and isinstance(value, _NOT_IN_SQLITE)
+                return Unfit(number, at, *reason, is_type)
     return None
 
 
@@ -282,7 +290,13 @@ def _reason_of_type(value: Any) -> tuple[str, str] | None:
     if value is None or isinstance(value, float) or adapted or hasattr(value, "__conform__"):
         return None
     pass_on = "value.isoformat()" if isinstance(value, time) else "str(value) or a number"
-    return f"of the type {kind}, which SQLite can't store", (
-        f"Pass {pass_on}, or call sqlite3.register_adapter({kind}, …) where the job's module is "
-        "imported."
-    )
+    adapter = f"call sqlite3.register_adapter({kind}, …) where the job's module is imported"
+    if isinstance(value, _NOT_IN_SQLITE):
+        cast = '.cast("string")'
+        if isinstance(value, Decimal):
+            cast += ', or .cast("double") if it may lose digits'
+        return f"of the type {kind}, which SQLite can't store", (
+            f"Of a DataFrame, cast the column in Spark: {cast}. In process, pass {pass_on}, or"
+            f" {adapter}."
+        )
+    return f"of the type {kind}, which SQLite can't store", f"Pass {pass_on}, or {adapter}."

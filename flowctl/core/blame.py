@@ -50,9 +50,10 @@ class Breaker:
 
     ``is_down`` and ``down_since_s`` give the verdict; ``is_sure``: a call that began after the
     first failure failed as well.  If all slots were refused at once and rest, no call began since,
-    and a target that takes twenty calls a second looks the same as one that takes none.  ``reason`` is the newest failure.  ``asked``
-    counts the tuples that were sent to ask since it went down.  ``failing`` holds the ids of the
-    tuples whose failures in a row opened it, or will: faults counted against them prove nothing.
+    and a target that takes twenty calls a second looks the same as one that takes none.  ``reason``
+    is the newest failure.  ``asked`` counts the tuples that were sent to ask since it went down.
+    ``failing`` holds the ids of the tuples whose failures in a row opened it, or will: faults
+    counted against them prove nothing.
     """
 
     __slots__ = (
