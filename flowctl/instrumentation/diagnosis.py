@@ -371,11 +371,17 @@ def _refused(snapshot: Snapshot, sums: _Sums, shares: Shares) -> _Finding | None
     done = sums.acked + sums.refused
     if done and (sums.refused >= _REFUSED * done or shares.refused >= _REFUSED):
         why = f"{percent(sums.refused / done, digits=1)} of the calls were refused"
+        remedy = (
+            "Ask for a larger quota, or let paced() learn its rate and share it: docs/pacing.md."
+        )
         if snapshot.sink_cap is not None:
-            why += f", so at most {counted(snapshot.sink_cap, 'tuple')} may be in flight"
+            most = counted(snapshot.sink_cap, "tuple")
+            why += f", so flowctl keeps at most {most} in flight, and tries more now and then"
+            remedy += " If it is not too many calls that it refuses, find out what it is: each"
+            remedy += " refusal lowers the limit."
         return _Finding(
             Limit.TARGET_REFUSES, "the target refuses calls", f"{why}; more bolts would not help",
-            "Ask for a larger quota, or let paced() learn its rate and share it: docs/pacing.md.",
+            remedy,
         )  # fmt: skip
     waits = sums.paced_s / sums.slot_s if sums.slot_s else 0.0
     for target in sorted(snapshot.targets, key=lambda target: -target.used)[:1]:

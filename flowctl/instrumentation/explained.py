@@ -14,6 +14,7 @@ from flowctl.core import events as ev
 from flowctl.instrumentation.event_text import NAMES, sentence
 from flowctl.instrumentation.numbers import bar, clock, count, counted, duration, percent, rate
 from flowctl.instrumentation.plain import is_routine
+from flowctl.instrumentation.run_events import PROGRESS_EVERY_S
 from flowctl.instrumentation.snapshot import Shares, TupleTime, Verdict
 
 Line: TypeAlias = dict[str, Any]  # of the event log
@@ -24,8 +25,10 @@ DECISIONS_MAX: Final = 20  # about half a screen
 _OF_A_KIND: Final = (DECISIONS_MAX, 8, 5)
 # Around the time that is asked for: what was decided shortly before shows in what followed.
 _AROUND: Final = timedelta(seconds=60)
-# A run that wrote nothing for so long [s] does not go on: progress is written every 5 s.
-_SILENT_S: Final = 15.0
+# Progress is written on time, unless the driver's machine is busy: after so long [s] none has come.
+_LATE_S: Final = PROGRESS_EVERY_S + 1.0
+# A run that wrote nothing for so long [s] does not go on.
+_SILENT_S: Final = 3 * PROGRESS_EVERY_S
 _BAR_CELLS: Final = 30
 SHARE_MIN: Final = 0.005  # would be shown as 0 %
 _CLASSES: Final = {name: kind for kind, name in NAMES.items()}
@@ -160,8 +163,10 @@ def _headline(run: LoggedRun, now: datetime) -> str:
         )
     if end is not None:
         how = f"{end['outcome']} at {run.ended:%H:%M:%S}"
-    elif (now - run.ended).total_seconds() <= _SILENT_S:
+    elif (silent_s := (now - run.ended).total_seconds()) <= _LATE_S:
         how = "going on"
+    elif silent_s <= _SILENT_S:
+        how = f"no word since {run.ended:%H:%M:%S}, though one is due every {PROGRESS_EVERY_S:g} s"
     else:
         how = f"no end in the log, whose last line is of {run.ended:%H:%M:%S}: killed, or cut off"
     return f"{job} · began {began} · {how} · {done}"

@@ -152,6 +152,14 @@ def test_the_sentence_names_numbers_and_says_since_when() -> None:
     )
 
 
+def test_a_limit_that_flowctl_chose_is_not_called_the_targets() -> None:
+    """ "So at most 1 tuple may be in flight: ask for a larger quota" hid who had set it to 1."""
+    verdict = Watched().go(12.0, bolts=(BOLT, STUCK), sink_cap=1)
+    assert verdict.limit is Limit.TARGET_REFUSES
+    assert "flowctl keeps at most 1 tuple in flight" in verdict.sentence
+    assert "each refusal lowers the limit" in verdict.remedy
+
+
 def test_a_passing_sign_is_no_verdict_and_a_lasting_one_counts_from_its_beginning() -> None:
     run = Watched()
     assert run.go(12.0).limit is Limit.NOTHING

@@ -17,7 +17,7 @@ from flowctl.cli.main import cli
 from flowctl.config import Settings
 from flowctl.core import events as ev
 from flowctl.instrumentation.event_log import OLDER, EventLog, read_lines
-from flowctl.instrumentation.explained import WIDTH, event_of, runs_of
+from flowctl.instrumentation.explained import WIDTH, Question, event_of, explained, runs_of
 from flowctl.instrumentation.run_events import PROGRESS_EVERY_S, RunEvents
 from flowctl.instrumentation.snapshot import Limit, Report, Snapshot, Verdict
 from flowctl.runtime.flow_control_spout import FlowControlSpout
@@ -157,6 +157,22 @@ def test_a_run_that_was_killed_is_explained_with_what_is_to_be_done_again(tmp_pa
     assert "the target is the limit since" in said
     assert "1 200 records, 900 of which are done and paid for, and not saved; 300 are at" in said
     assert "what to change Make it faster." in said
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "how"),
+    [(4.0, "going on"), (7.0, "no word since"), (60.0, "no end in the log")],
+)
+def test_a_run_goes_on_only_as_long_as_its_lines_come(
+    tmp_path: Path, silent_s: float, how: str
+) -> None:
+    """It was "going on" 15 s after a SIGKILL, though a line is due every 5 s."""
+    path = tmp_path / "e.jsonl"
+    told = Told(path)
+    told.go()
+    [run] = runs_of(read_lines(str(path)))
+    now = run.ended + timedelta(seconds=silent_s)
+    assert how in explained(run, Question(), now=now)[0]
 
 
 def test_a_run_without_a_line_of_progress_is_explained_by_its_newest_verdict(
