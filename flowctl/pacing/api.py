@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import reprlib
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -11,10 +12,10 @@ from typing import Any, TypeVar
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_plain, is_async
 from flowctl.failure.classify import RefusalRule, check_rule
-from flowctl.pacing.call import AsyncCall, Call, checked_cost
+from flowctl.pacing.call import AsyncCall, Call
 from flowctl.pacing.gates import gate_of
 from flowctl.pacing.hard import HardPermits, hard_permits
-from flowctl.pacing.target_settings import Limits, PaceSettings, settings_of
+from flowctl.pacing.target_settings import Limits, PaceSettings, checked_cost, settings_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _C = TypeVar("_C", Call, AsyncCall)
@@ -66,8 +67,11 @@ def paced(
     ever if the limit is 1.  Raises :class:`flowctl.errors.ConfigError` for a wrong parameter.
     """
     if not callable(cost):
-        checked_cost(cost)
+        cost = checked_cost(cost)
     check_rule(refusal)
+    if not isinstance(hard, bool):
+        shown = reprlib.repr(hard)
+        raise ConfigError("hard", f"must be True or False, got {shown}.", remedy="Give one.")
     settings = settings_of(target, redis, name, weight, (leave, limits, budget))
     return Paced(settings, cost, refusal, hard_permits(target, limits) if hard else None)
 

@@ -12,6 +12,7 @@ from flowctl.errors import ConfigError
 from flowctl.failure.classify import Meaning, RefusalRule, refusal_of, told_by
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.hard import HardPermits
+from flowctl.pacing.target_settings import checked_cost, checked_seconds
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -52,7 +53,7 @@ class _Call:
 
     @cost.setter
     def cost(self, cost: float) -> None:
-        checked_cost(cost)
+        cost = checked_cost(cost)
         with self._gate.lock:
             self._gate.rate.correct(cost - self._cost)
             if self._is_counted:
@@ -65,13 +66,8 @@ class _Call:
         ``retry_after_s``: how long it asked to be left alone; None: it didn't say.  This method
         does not wait: the permit rests, and the next call waits for it.
         """
-        is_number = isinstance(retry_after_s, int | float) and retry_after_s >= 0  # nan is refused
-        if retry_after_s is not None and not is_number:
-            raise ConfigError(
-                "retry_after_s",
-                f"must be 0 or more, got {retry_after_s!r}.",
-                remedy="Give seconds; or pass the error to call.failed, which reads the header.",
-            )
+        if retry_after_s is not None:
+            checked_seconds(retry_after_s)
         if self._holds:
             self._holds = False
             self._gate.leave_refused(retry_after_s)
@@ -290,13 +286,3 @@ async def _in_line(gate: Gate, cost: float) -> None:
     except BaseException:
         gate.give_up(waiter)
         raise
-
-
-def checked_cost(cost: Any) -> float:
-    """Return ``cost``; raise :class:`ConfigError` unless it is a number above 0."""
-    is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
-    if not is_number or not 0 < cost < float("inf"):
-        raise ConfigError(
-            "cost", f"must be greater than 0, got {cost!r}.", remedy="Leave it out, or give a size."
-        )
-    return cost  # type: ignore[no-any-return]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from functools import lru_cache
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import msgspec
@@ -88,7 +89,8 @@ def _checked(
     _check_names(target, redis, job)
     _check_number("weight", weight, above=0)
     if not _is_number(leave) or not 0 <= leave < 1:
-        raise ConfigError("leave", f"must be 0 or more and below 1, got {leave!r}.", remedy=_LEAVE)
+        shown = reprlib.repr(leave)
+        raise ConfigError("leave", f"must be 0 or more and below 1, got {shown}.", remedy=_LEAVE)
     if budget is not None:
         _check_number("budget", budget, above=0)
     return PaceSettings(
@@ -145,7 +147,9 @@ def checked_limits(limits: Limits | None) -> Limits:
         value = getattr(limits, name)
         if not isinstance(value, Integral) or isinstance(value, bool):
             raise ConfigError(
-                "limits", f"{name} must be a whole number, got {value!r}.", remedy="Give one."
+                "limits",
+                f"{name} must be a whole number, got {reprlib.repr(value)}.",
+                remedy="Give one.",
             )
     if not 1 <= least <= most <= _IN_FLIGHT_MOST:
         raise ConfigError(
@@ -160,7 +164,7 @@ def checked_limits(limits: Limits | None) -> Limits:
     if not _is_number(limits.give_up_after_s) or not limits.give_up_after_s > 0:  # may be endless
         raise ConfigError(
             "limits",
-            f"give_up_after_s must be greater than 0, got {limits.give_up_after_s!r}.",
+            f"give_up_after_s must be greater than 0, got {reprlib.repr(limits.give_up_after_s)}.",
             remedy="Give seconds.",
         )
     return limits
@@ -169,9 +173,40 @@ def checked_limits(limits: Limits | None) -> Limits:
 def _check_number(field: str, value: Any, *, above: float) -> None:
     if not _is_number(value) or not above < value < math.inf:
         raise ConfigError(
-            field, f"must be greater than {above}, got {value!r}.", remedy="Give a number."
+            field, f"must be greater than {above}, got {reprlib.repr(value)}.", remedy=_NUMBER
         )
 
 
+_NUMBER = "Give a number."
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether ``value`` can be a float; numpy's numbers are fine, as sums over columns are some."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def checked_cost(cost: Any) -> float:
+    """Return ``cost`` as a float; raise :class:`ConfigError` unless it is a number above 0."""
+    if not _is_number(cost) or not 0 < cost < math.inf:
+        shown = reprlib.repr(cost)
+        raise ConfigError(
+            "cost", f"must be a number greater than 0, got {shown}.",
+            remedy="Leave it out, or give a size.",
+        )  # fmt: skip
+    return float(cost)
+
+
+def checked_seconds(seconds: Any) -> None:
+    """Raise :class:`ConfigError` unless ``seconds`` are a number, 0 or more."""
+    if not _is_number(seconds) or not seconds >= 0:  # nan is refused
+        raise ConfigError(
+            "retry_after_s",
+            f"must be 0 or more, got {reprlib.repr(seconds)}.",
+            remedy="Give seconds; or pass the error to call.failed, which reads the header.",
+        )

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import pytest
 
 from flowctl import ConfigError, Limits, RetryLater, paced
@@ -381,12 +382,27 @@ def test_a_child_process_begins_with_gates_of_its_own() -> None:
         ("weight", {"weight": float("inf")}),
         ("leave", {"leave": "0.2"}),
         ("budget", {"budget": float("inf")}),
+        ("budget", {"budget": 10**400}),
+        ("weight", {"weight": 10**400}),
+        ("cost", {"cost": 10**400}),
+        ("cost", {"cost": float("nan")}),
+        ("cost", {"cost": "x" * 100_000}),
+        ("hard", {"hard": "no"}),
     ],
 )
 def test_a_wrong_parameter_is_named(field: str, arguments: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as raised:
         paced(**{"target": "t", **arguments})  # type: ignore[arg-type]
     assert (raised.value.field, bool(raised.value.remedy)) == (field, True)
+    assert len(str(raised.value)) < 500
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """The sum of a column is one; "must be greater than 0, got np.int64(5)" it was."""
+    with paced("t", cost=numpy.int64(5), weight=numpy.float32(2), budget=numpy.int64(500)) as call:
+        assert call.cost == 5.0
+        call.cost = numpy.int64(7)
+        assert type(call.cost) is float
 
 
 def test_a_target_has_the_same_settings_everywhere_in_a_process() -> None:
