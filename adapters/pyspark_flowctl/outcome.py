@@ -248,6 +248,6 @@ def _module_missing(detail: str) -> str | None:
 
 
 def _first_lines(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     wanted = [line for line in lines if not line.startswith(("at ", "An error occurred"))]
     return " ".join(wanted[:2])[:400]  # one to five lines of a terminal; the rest is in Spark's log

@@ -69,11 +69,15 @@ def paced(
     if not callable(cost):
         cost = checked_cost(cost)
     check_rule(refusal)
+    settings = settings_of(target, redis, name, weight, (leave, limits, budget))
+    return Paced(settings, cost, refusal, _hard_permits(hard, target, limits))
+
+
+def _hard_permits(hard: Any, target: str, limits: Limits | None) -> HardPermits | None:
     if not isinstance(hard, bool):
         shown = reprlib.repr(hard)
         raise ConfigError("hard", f"must be True or False, got {shown}.", remedy="Give one.")
-    settings = settings_of(target, redis, name, weight, (leave, limits, budget))
-    return Paced(settings, cost, refusal, hard_permits(target, limits) if hard else None)
+    return hard_permits(target, limits) if hard else None
 
 
 class Paced:

@@ -159,7 +159,7 @@ def test_a_worker_without_flowctl_is_named_where_its_daemon_is_ours() -> None:
 def test_any_other_failure_is_cut_short() -> None:
     text = "An error occurred while calling x.\n: java.lang.Oops: no\n" + "\tat a.b.C(D:1)\n" * 100
     outcome = from_spark(Exception(text), gone=False, lived_s=1.0)
-    assert outcome.detail == ": java.lang.Oops: no"
+    assert outcome.detail == "java.lang.Oops: no"
 
 
 def test_another_python_on_a_worker_is_one_clear_error() -> None:
