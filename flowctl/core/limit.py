@@ -83,12 +83,15 @@ class RefusedLimit:
         before = self._fell_to
         if now_s - self._doubted_at_s > _DOUBT_S:
             self.doubts, self.tried = 0, min(self.most, level)
-        if self.most <= before < inf and self._refused <= before + self._grain(before):
-            self.doubts += 1
-            self.tried = max(self.tried, min(self.most, level))
-            self._doubted_at_s = now_s
-        self._level, self._too_many = min(self.most, level), 0.0
+        tried = min(self.most, level)
+        is_taken = self.most <= before < inf and self._refused <= before + self._grain(before)
+        was_taken = before < inf and self._calls >= before
+        self._level, self._too_many = tried, 0.0
         self.fall_on(now_s, refused)
+        if is_taken or (was_taken and self.most + self._grain(before) < before):
+            self.doubts += 1
+            self.tried = max(self.tried, tried)
+            self._doubted_at_s = now_s
         self.is_confirmed = abs(self.most - before) <= self._grain(self.most)
 
     def fall_on(self, now_s: float, refused: float) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
+import pytest
+
 from flowctl.core.limit import RefusedLimit
 
 
@@ -46,6 +48,16 @@ def test_a_level_that_was_refused_is_tried_again_after_a_while_and_some_calls() 
     limit.took(149)
     assert not limit.rise(59.0), "calls are slow"
     assert limit.rise(60.0)
+
+
+@pytest.mark.parametrize(("refused", "doubts"), [(1, 0), (2, 0), (6, 1)])
+def test_who_takes_less_than_it_took_until_now_may_have_a_rate(refused: int, doubts: int) -> None:
+    """Ten at once were taken; eleven are refused, and fewer than nine taken: it is not the number."""
+    limit = fallen(16, 6)
+    limit.took(150)
+    assert limit.rise(2.0)
+    limit.fall(3.0, 11, refused)
+    assert limit.doubts == doubts
 
 
 def test_each_try_is_twice_the_last_one_until_something_is_refused() -> None:

@@ -100,6 +100,33 @@ def test_a_rate_that_falls_to_a_third_is_followed_at_once_and_one_that_rises_soo
     assert rated.run(60.0)[0] >= 0.9 * 60.0 * 60.0
 
 
+def test_a_rate_that_was_a_little_too_high_falls_to_what_was_taken() -> None:
+    """A window of a second refuses all that comes at its end: a quarter of a second says little."""
+    rate = LearnedRate(50.0)
+    now_s, left, lowest = 100.0, 50, inf
+    for tick in range(400):
+        now_s += TICK_S
+        left = left if tick % 4 else 50
+        called = round(rate.most * TICK_S)
+        calls = min(called, left)
+        left -= calls
+        sample = Sample(TICK_S, calls, float(calls), 0.1, called - calls, 9, True, True)
+        rate.on_sample(now_s, sample, LAG_S)
+        lowest = min(lowest, rate.most)
+    assert 45.0 < lowest < 50.0
+
+
+def test_a_window_that_closes_as_an_experiment_begins_is_no_number() -> None:
+    """One call that was on its way succeeds; then nothing does."""
+    rated = Rated(40.0, 100.0)
+    rated.experiment()
+    for calls, refused in [(1, 2), *[(0, 4)] * 12]:
+        rated.now_s += TICK_S
+        sample = Sample(TICK_S, calls, float(calls), 0.1, refused, 9, True, True)
+        rated.rate.on_sample(rated.now_s, sample, LAG_S)
+    assert rated.rate.is_closed
+
+
 def test_where_all_is_refused_one_call_at_a_time_asks_whether_it_is_over() -> None:
     rated = Rated(40.0, 100.0)
     rated.experiment()
@@ -161,8 +188,12 @@ def test_a_rate_that_nobody_reaches_is_forgotten() -> None:
 
 def test_who_takes_over_goes_on_at_the_rate_that_was_learned() -> None:
     law = TargetLaw(Bounds(), tick_s=TICK_S, known=8, rate=12.0)
-    law.on_sample(1_000.0, Sample(TICK_S, 3, 3.0, 0.3, 0, 8, True, True))
-    assert law.rate == 12.0
+    for tick in range(60):
+        law.on_sample(1_000.0 + TICK_S * tick, Sample(TICK_S, 3, 3.0, 0.3, 0, 8, True, True))
+    assert law.rate == pytest.approx(12.0, rel=0.001)
+    for tick in range(60, 140):
+        law.on_sample(1_000.0 + TICK_S * tick, Sample(TICK_S, 3, 3.0, 0.3, 0, 8, True, True))
+    assert 12.0 < law.rate < 15.0, "after as many calls as any rate, it tries a little more"
 
 
 def test_what_a_target_tells_is_taken_at_once_and_no_longer_than_it_tells() -> None:

@@ -216,6 +216,9 @@ class LearnedRate:
         is_over = seen.span_s >= max(_TRIAL_MOST_S, lag_s)
         if not is_over and (seen.span_s < _TRIAL_S or asked < _TRIAL_CALLS):
             return
+        if not seen.calls and seen.refused >= _CLOSED_REFUSED:  # it closed as the trial began
+            self._close(now_s)
+            return
         called = seen.rate / (1 - seen.refused_share) if seen.calls else inf
         if seen.refused_share <= _ENDED_SHARE or seen.refused <= _FEW:
             if not is_over and (called < _CALLED_SHARE * self.most or seen.refused):
@@ -246,6 +249,9 @@ class LearnedRate:
 
     def _keep(self, now_s: float, sample: Sample, lag_s: float) -> None:
         limit = self._limit
+        if limit.fell_at_s == -inf:  # another process learned it: what is above was refused
+            limit.most = self.most / (1 - _STEP_SHARE)
+            limit.fall(now_s, limit.most, 0.0)
         limit.took(sample.calls)
         is_settled = now_s - limit.moved_at_s >= lag_s
         self._since_move += sample.calls
@@ -255,7 +261,7 @@ class LearnedRate:
             if self._is_closed(now_s, lag_s):
                 self._close(now_s)
             elif is_settled or limit.moved_at_s > limit.fell_at_s:
-                self._fall(now_s, since_move)
+                self._fall(now_s, since_move, lag_s)
         elif is_settled and sample.is_rate_held and self._since_move >= _STEP_CALLS:
             if limit.rise(now_s):
                 self._since_move = 0
@@ -263,7 +269,7 @@ class LearnedRate:
         elif now_s - self._used_at_s >= _UNUSED_S:
             self.state, self.most, self.reason = State.FREE, inf, "the rate is not reached"
 
-    def _fall(self, now_s: float, lately: _Sum) -> None:
+    def _fall(self, now_s: float, lately: _Sum, lag_s: float) -> None:
         limit = self._limit
         if self.most > (1 + _STEP_SHARE / 2) * self._good:  # it was a trial
             seen = _BELOW_SEEN * self._lately(now_s - _TRIAL_MOST_S).rate
@@ -276,7 +282,9 @@ class LearnedRate:
             limit.fall(now_s, self.most, self.most - most)
         else:
             few = lately.refused <= _FEW
-            limit.fall(now_s, self.most, 0.0 if few else lately.refused_share * self.most)
+            seen = self._lately(now_s - max(_LATELY_S, lag_s))
+            taken = max((1 - lately.refused_share) * self.most, _BELOW_SEEN * seen.rate)
+            limit.fall(now_s, self.most, 0.0 if few else self.most - taken)
             limit.hold_calls = max(_HOLD_CALLS, limit.hold_calls)
             self._good = limit.most
             if lately.refused_share >= _CHANGED_SHARE:
@@ -317,8 +325,9 @@ class LearnedRate:
         """
         least_s, most_s = self._asked_at_s - self._opened_at_s, now_s - self._opened_at_s
         is_exact = most_s <= least_s * _ALIKE
-        chosen = [each for each in _PERIODS if is_exact and least_s <= each <= most_s]
         is_again = least_s <= self._period_s * _ALIKE and self._period_s <= most_s * _ALIKE
+        is_window = is_exact or is_again
+        chosen = [each for each in _PERIODS if is_window and least_s <= each <= most_s]
         self._period_s = period_s = chosen[-1] if chosen else most_s
         rate = max(self._cost, self.mean_cost) / period_s
         self._opened_at_s, self._cost = self._opened_at_s + period_s, 0.0
