@@ -191,7 +191,7 @@ def test_who_takes_over_goes_on_at_the_rate_that_was_learned() -> None:
     for tick in range(60):
         law.on_sample(1_000.0 + TICK_S * tick, Sample(TICK_S, 3, 3.0, 0.3, 0, 8, True, True))
     assert law.rate == pytest.approx(12.0, rel=0.001)
-    for tick in range(60, 140):
+    for tick in range(60, 112):
         law.on_sample(1_000.0 + TICK_S * tick, Sample(TICK_S, 3, 3.0, 0.3, 0, 8, True, True))
     assert 12.0 < law.rate < 15.0, "after as many calls as any rate, it tries a little more"
 
