@@ -91,6 +91,8 @@ def run(
       2    wrong usage: an argument, a setting
       3    finished, but records were rejected or dead-lettered; or earlier runs did that, and
            nobody has settled it: letters are open, or what was kept nowhere is not done again
+      4    saved and ended by spend_max
+      75   saved: a quota of a target is used up; the message says until when: run again then
       130  interrupted and saved
     """
     from flowctl.cli.find_job import load_spout

@@ -19,8 +19,10 @@ from typing import Any, Final, Protocol
 from flowctl.core.pacing.law import TargetLaw
 from flowctl.core.pacing.leader import Law, Leader
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Decision, Reply, Sums, WorkerReport
+from flowctl.core.pacing.quotas import GrantedPots, Pots, Wish
 from flowctl.errors import InfrastructureError
 from flowctl.instrumentation.logging import get_logger, is_heard
+from flowctl.pacing.budgets import span_of
 from flowctl.pacing.call_counts import CallCounts
 from flowctl.pacing.gate import Gate, Known
 from flowctl.pacing.in_process import TICK_S, LocalSource
@@ -87,9 +89,25 @@ class Reporter:
             counters.told_rate,
         )
         self._want_before = counters.want
+        calls, wishes = self._wishes()
         return WorkerReport(
-            claim, self.rate, done, ttl_s, self.known_limit, settings.budget, is_leaving, decision
+            claim,
+            self.rate,
+            done,
+            ttl_s,
+            self.known_limit,
+            settings.budget,
+            is_leaving,
+            decision,
+            0 if is_leaving else calls,
+            wishes,
         )
+
+    def _wishes(self) -> tuple[int, tuple[Wish, ...]]:
+        pots = self._gate.pots
+        if not isinstance(pots, GrantedPots):  # there are no quotas, or nobody could be asked
+            return 0, ()
+        return pots.wishes(self._gate.wall(), self._gate.waiting)
 
     def answered(self, now_s: float, *, rate: float, limit: int) -> None:
         """Note that the last report, made at ``now_s``, has arrived."""
@@ -165,6 +183,11 @@ class LeaseSource:
         self._extra = _EXTRA_MOST
         self._alone: LocalSource | None = None
         self._reason = "start"
+        self._workers = 1
+        self._wall_ahead_s = 0.0
+        self._pots: GrantedPots | None = None
+        if settings.quotas:
+            self._pots = gate.pots = GrantedPots(settings.quotas, span_of)
         self._owes = False  # holds more permits than it may: others wait for them
         self._sleeps = True  # no lease, and no caller wants one
         self._woken = threading.Event()
@@ -272,6 +295,8 @@ class LeaseSource:
             reply = self._exchange.exchange(report)
         except InfrastructureError as error:
             with gate.lock:
+                if self._pots is not None:
+                    self._pots.unanswered(report.wishes)
                 self._on_away(error)
             return
         self._decision = None
@@ -284,16 +309,33 @@ class LeaseSource:
             self._reason = reply.reason or "start"  # no leader has decided yet
             self._owes = reply.permits < report.claim.holds
             if not report.is_leaving:
+                self._take_grants(reply, sent_at_s)
                 self._apply(reply, sent_at_s, sent_at_s + ttl_s)
 
     def _apply(self, reply: Reply, sent_at_s: float, valid_until_s: float) -> None:
         self._period_s = PERIOD_S * max(1.0, reply.workers / _WORKERS_A_PERIOD)
+        self._workers = reply.workers
         if self._alone is not None:
             self._alone = None
             self._log(logging.INFO, "pacing_shared_again")
         rate = reply.rate if reply.budget else inf
         self._gate.set_rate(rate, sent_at_s, is_learned=reply.is_learned)
         self._gate.set_permits(reply.permits, valid_until_s)
+
+    def _take_grants(self, reply: Reply, sent_at_s: float) -> None:
+        gate, pots = self._gate, self._pots
+        if pots is None:
+            return
+        if isinstance(gate.pots, Pots):
+            pots.was_alone(gate.pots)
+            gate.pots = pots
+        pots.granted(sent_at_s, reply.grants)
+        # Days end by the clock that all share.
+        self._wall_ahead_s = reply.now_s - sent_at_s
+        gate.wall = self._shared_wall
+
+    def _shared_wall(self) -> float:
+        return self._gate.clock() + self._wall_ahead_s
 
     # -- while nobody can be asked ------------------------------------------------------------
 
@@ -315,6 +357,8 @@ class LeaseSource:
         law = TargetLaw(settings.limits.bounds, leave=settings.leave, tick_s=TICK_S, known=had)
         rate = self._reporter.rate or settings.rate
         self._alone = LocalSource(gate, law, rate=rate)
+        if self._pots is not None:
+            gate.pots = self._pots.alone(gate.clock(), gate.wall(), self._workers)
 
     def _log(self, level: int, event: str, **fields: Any) -> None:
         target, at = self.settings.target, self._exchange.address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import secrets
 import sys
@@ -14,7 +15,10 @@ from flowctl.adapters import load_adapter
 from flowctl.bolts import paced_targets
 from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.pacing.law import TargetLaw
+from flowctl.core.pacing.quotas import Pots
 from flowctl.errors import ConfigError
+from flowctl.instrumentation.logging import get_logger
+from flowctl.pacing.budgets import span_of
 from flowctl.pacing.client import LeaseSource
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.in_process import TICK_S, LocalSource
@@ -69,8 +73,11 @@ def renew_gate(settings: PaceSettings) -> None:
 
 
 def _new_gate(settings: PaceSettings) -> Gate:
-    gate = Gate()
+    gate = Gate(target=settings.target, patience_s=settings.limits.give_up_after_s)
     if settings.redis is None:
+        if settings.quotas:
+            gate.pots = Pots(settings.quotas, span_of)
+            _tell_alone(settings)
         law = TargetLaw(settings.limits.bounds, leave=settings.leave, tick_s=TICK_S)
         gate.source = LocalSource(gate, law, rate=settings.rate)
         return gate
@@ -82,6 +89,17 @@ def _new_gate(settings: PaceSettings) -> Gate:
     if pool is not None:  # its processes do not run atexit handlers
         pool.Finalize(None, _leave, exitpriority=0)
     return gate
+
+
+def _tell_alone(settings: PaceSettings) -> None:
+    """Say that other processes don't know what this one uses."""
+    get_logger().log(
+        logging.WARNING,
+        "quotas_per_process",
+        target=settings.target,
+        quotas=", ".join(quota.text for quota in settings.quotas),
+        remedy="Each process may use all of them, and begins anew: redis= shares and keeps them.",
+    )
 
 
 def _other_field(settings: PaceSettings, known: PaceSettings) -> str:

@@ -17,7 +17,9 @@ from flowctl.errors import (
     FencedError,
     FlowctlError,
     ProcessError,
+    QuotaUsedUpError,
     SourceError,
+    SpentError,
     TargetDownError,
     UnrunnableError,
 )
@@ -85,6 +87,9 @@ def fatal_error(bolt: str, fail: Fail) -> FlowctlError:
     problem, _, remedy = fail.error.partition("\n")
     if fail.is_read_error:
         return SourceError(f"{problem} (bolt {bolt})", remedy=remedy)
+    if fail.after_s is not None:  # a quota, for all bolts
+        kind = SpentError if fail.after_s == 0 else QuotaUsedUpError
+        return kind(problem, remedy=remedy)
     field, _, problem = problem.partition(": ")
     return UnrunnableError(field, f"{problem} (bolt {bolt})", remedy=remedy)
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from flowctl.core.driver import MeasuringCore
 from flowctl.core.messages import End
-from flowctl.errors import FencedError, FlowctlError
+from flowctl.errors import FencedError, FlowctlError, QuotaUsedUpError
 from flowctl.instrumentation.event_log import EventLog, place_of
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
@@ -293,6 +293,8 @@ class Run:
         if isinstance(error, KeyboardInterrupt) and self.control.is_all_done():
             error = self.save_error  # it came too late to interrupt anything
         error = error or self.control.error or self.reader.source_error
+        if isinstance(error, QuotaUsedUpError) and self.control.is_input_done():
+            error = self.save_error  # a call that nobody needed asked for it
         try:
             self._drain_events(meter)
         except Exception as caught:

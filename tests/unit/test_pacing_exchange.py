@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
@@ -18,28 +17,7 @@ from flowctl.pacing.client import TTL_S, LeaseSource
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.target_settings import Limits, PaceSettings
 from flowctl_redis.targets import RedisExchange
-
-
-class Server:
-    """A fakeredis whose clock, that of the workers too, a test moves."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = 1_800_000_000.0
-        self.client = fakeredis.FakeRedis()
-        self.is_away = False
-        self.exchanges = 0
-        clock = SimpleNamespace(time=lambda: self.now_s)
-        monkeypatch.setattr("fakeredis.commands_mixins.server_mixin.time", clock)
-
-    def exchange(self) -> RedisExchange:
-        return RedisExchange("redis://localhost", "t", client=self.client)
-
-    def fields(self) -> dict[bytes, bytes]:
-        return self.client.hgetall("flowctl:target:{t}")
-
-    @property
-    def leased(self) -> int:
-        return int(float(self.fields()[b"leased"]))
+from tests.pacing_parts import Server
 
 
 @pytest.fixture
