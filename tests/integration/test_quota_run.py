@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
@@ -32,7 +34,7 @@ class Job:
         self.taken: list[Any] = []
         self.store = MemoryCheckpointStore()
 
-    def run(self, *, hedges: bool = False) -> Any:
+    def run(self) -> Any:
         @self.pace
         def process(batch: Any) -> None:
             self.taken += [record.value for record in batch]
@@ -42,7 +44,7 @@ class Job:
             producer=ListProducer(2_000),
             bolts=LocalBolts(process, count=4),
             checkpoint=self.store,
-            settings={"tuple.records_max": 1, "hedge.enabled": hedges},
+            settings={"tuple.records_max": 1, "hedge.enabled": False},
         ).run(view="off")
 
 
@@ -73,9 +75,26 @@ def test_a_run_that_spent_its_money_ends_saved() -> None:
 
 
 def test_a_copy_that_finds_no_quota_does_not_fail_a_run_that_is_done() -> None:
-    job = Job(budget="2k rows/day", cost=len)
-    assert job.run(hedges=True).outcome == "finished"
-    assert len(set(job.taken)) == 2_000
+    """The last tuple takes long, so a second bolt gets a copy of it, for which no quota is left."""
+    is_copied, begun = threading.Event(), threading.Lock()
+
+    def process(batch: Any) -> None:
+        if batch[0].position == 50:
+            if begun.acquire(blocking=False):
+                assert is_copied.wait(60)
+                time.sleep(0.1)  # until its fail is there
+                return
+            is_copied.set()
+            raise QuotaUsedUpError("svc: the quota 5/day is used up until 2026-11-29 00:00:00 UTC.")
+
+    report = FlowControlSpout(
+        name="job",
+        producer=ListProducer(50),
+        bolts=LocalBolts(process, count=2),
+        checkpoint=MemoryCheckpointStore(),
+        settings={"tuple.records_max": 1},
+    ).run(view="off")
+    assert (report.outcome, report.records_acked) == ("finished", 50)
 
 
 PROGRAM = """
