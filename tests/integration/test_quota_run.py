@@ -75,22 +75,28 @@ def test_a_run_that_spent_its_money_ends_saved() -> None:
 
 
 def test_a_copy_that_finds_no_quota_does_not_fail_a_run_that_is_done() -> None:
-    """The last tuple takes long, so a second bolt gets a copy of it, for which no quota is left."""
-    is_copied, begun = threading.Event(), threading.Lock()
+    """Of the tuple before the last one; the last one is under way, and succeeds."""
+    first_call = threading.Lock()
+    is_copied, is_done, has_failed = (threading.Event() for _ in range(3))
 
     def process(batch: Any) -> None:
         if batch[0].position == 50:
-            if begun.acquire(blocking=False):
-                assert is_copied.wait(60)
-                time.sleep(0.1)  # until its fail is there
-                return
+            assert has_failed.wait(60)
+            time.sleep(0.2)  # until it is known
+        elif batch[0].position == 49 and first_call.acquire(blocking=False):
+            assert is_copied.wait(60)
+            is_done.set()
+        elif batch[0].position == 49:
             is_copied.set()
+            assert is_done.wait(60)
+            time.sleep(0.2)  # until it is known
+            has_failed.set()
             raise QuotaUsedUpError("svc: the quota 5/day is used up until 2026-11-29 00:00:00 UTC.")
 
     report = FlowControlSpout(
         name="job",
         producer=ListProducer(50),
-        bolts=LocalBolts(process, count=2),
+        bolts=LocalBolts(process, count=4),
         checkpoint=MemoryCheckpointStore(),
         settings={"tuple.records_max": 1},
     ).run(view="off")
