@@ -315,6 +315,12 @@ class SpentError(QuotaUsedUpError):
     exit_code: int = EXIT_SPENT
 
 
+class DeadlineError(InfrastructureError):
+    """The run reached its deadline (``deadline_s``); what is done is saved."""
+
+    exit_code: int = EXIT_DEADLINE
+
+
 class AuthenticationError(InfrastructureError):
     """The other side of a connection does not hold this run's key."""
 

@@ -238,6 +238,9 @@ OPTIONS: Final = (
     Option("checkpoint", "a URL of Redis, or a store", "",
            "where progress is kept as well; a killed job goes on without one, too",
            (APPLY,), _store),
+    Option("deadline_s", "seconds", None,
+           "then the job saves, says what is left and raises `DeadlineError`; run it again for the"
+           " rest", (APPLY,), _seconds),
     Option("settings", "`flowctl.Settings`, or a dict", (), "[settings.md](settings.md)",
            (APPLY,), _settings),
     Option("files", "a whole number", None,
@@ -286,6 +289,7 @@ class ApplyOptions(CallOptions, total=False):
     bolts: int | Literal["auto"] | Callable[[Process], Bolts]
     slots: int
     checkpoint: CheckpointStore | str | None
+    deadline_s: float | None
     settings: GivenSettings
     files: int | None
     mode: Literal["append"] | None

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from flowctl import FlowControlSpout, Limits, LocalBolts, paced
-from flowctl.errors import QuotaUsedUpError, SpentError
+from flowctl.cli.click_options import seconds_of
+from flowctl.errors import ConfigError, DeadlineError, QuotaUsedUpError, SpentError
 from flowctl.pacing.gates import gate_of
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.runtime_parts import ListProducer
@@ -126,3 +127,58 @@ def test_the_command_says_until_when_and_ends_with_a_code_of_its_own(tmp_path: P
     assert "run again then" in made.stderr
     assert "quotas_per_process" in made.stdout + made.stderr, "no Redis: it is said"
     assert "20 records" in made.stdout + made.stderr
+
+
+# -- a deadline ----------------------------------------------------------------------------------
+
+
+def test_a_run_ends_at_its_deadline_saved_and_goes_on_when_it_is_run_again() -> None:
+    store, taken = MemoryCheckpointStore(), []
+    ends = threading.Event()
+
+    def process(batch: Any) -> None:
+        taken.extend(record.position for record in batch)
+        if batch[-1].position >= 100 and not ends.is_set():
+            ends.wait(1.0)  # the deadline comes meanwhile; what is in flight is finished
+
+    def run(deadline_s: float | None) -> Any:
+        return FlowControlSpout(
+            name="job",
+            producer=ListProducer(300),
+            bolts=LocalBolts(process, count=1),
+            checkpoint=store,
+            settings={"tuple.records_max": 1, "hedge.enabled": False},
+        ).run(view="off", deadline_s=deadline_s)
+
+    with pytest.raises(DeadlineError, match=r"deadline of 0:00 was reached: .*saved") as caught:
+        run(0.5)
+    assert caught.value.exit_code == 124
+    done = len(taken)
+    assert 0 < done < 300
+    assert f"{done} records" in caught.value.problem
+    ends.set()
+    assert run(3600).records_total == 300
+    assert sorted(taken) == list(range(1, 301))
+
+
+def test_a_deadline_while_nothing_comes_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(PROGRAM.replace("range(200)", "slow()").replace(
+        "job = ", "import time\ndef slow():\n    time.sleep(300)\n    yield 1\njob = "
+    ))  # fmt: skip
+    made = subprocess.run(
+        [sys.executable, "-m", "flowctl", "run", "job.py:job", "--plain", "--deadline", "0.3s"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert made.returncode == 124, made.stderr
+    assert "the deadline of 0:00 was reached: 0 records done" in made.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2h", 7200), ("1h30min", 5400), ("45m", 2700), ("90", 90), ("1.5 s", 1.5)],
+)
+def test_a_deadline_is_written_as_people_do(text: str, seconds: float) -> None:
+    assert seconds_of("--deadline", text) == seconds
+    for wrong in ("", "h", "2 days", "-3s", "0"):
+        with pytest.raises(ConfigError, match="--deadline"):
+            seconds_of("--deadline", wrong)
