@@ -90,8 +90,8 @@ def run(
 ) -> int:
     """Run JOB: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE.
 
-    The attribute is a FlowControlSpout, the job of a topology, or a function that returns one of
-    them.  Ctrl-C saves and prints the command that resumes the job.
+    The attribute is a FlowControlSpout, the job of a topology, or a function that returns one.
+    Ctrl-C saves and prints the command that resumes the job.
 
     \b
     Exit codes:
@@ -101,7 +101,7 @@ def run(
       3    finished, but records were rejected or dead-lettered; or earlier runs did that, and
            nobody has settled it: letters are open, or what was kept nowhere is not done again
       4    saved and ended by spend_max
-      75   saved: a quota of a target is used up; the message says until when: run again then
+      75   saved; a quota is used up until the moment that the message names: run again then
       124  saved and ended by --deadline: run again for the rest
       130  interrupted and saved
     """
@@ -112,8 +112,7 @@ def run(
     settings = parse_overrides(overrides) | click.get_current_context().meta.get(_EVENTS, {})
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
-    if metrics is not None:
-        settings |= _metrics_settings(metrics)
+    settings |= _metrics_settings(metrics)
     spout = load_spout(job)
     if settings:
         spout.settings = spout.settings.with_overrides(settings)
@@ -200,7 +199,9 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _metrics_settings(place: str) -> dict[str, str]:
+def _metrics_settings(place: str | None) -> dict[str, str]:
+    if place is None:
+        return {}
     host, _, port = place.rpartition(":")
     return {"metrics.port": port, **({"metrics.host": host.strip("[]")} if host else {})}
 
