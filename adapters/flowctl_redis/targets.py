@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from math import inf
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 from flowctl.core.pacing.figures import StoredTarget, StoredUse
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Reply, Sums, Table, WorkerReport
-from flowctl.core.pacing.quotas import GRANT_S, Grant
+from flowctl.core.pacing.quotas import Grant
 from flowctl.errors import CheckpointCorruptError, ConfigError, InfrastructureError
 from flowctl_redis.clients import check_options, new_client
 from flowctl_redis.names import to_bytes, to_text
@@ -30,21 +31,50 @@ _NEVER_MS = 1e12  # 30 years
 _HEAD, _LEADER_HEAD = 10, 16
 
 
-class RedisExchange:
-    """One worker's connection.  Nothing is connected before the first exchange.
+class RedisLink:
+    """One connection of a process, for all targets that it shares there; used by one thread.
 
-    ``client``: a redis-py client of your own in place of ``url``; it must not decode responses.
+    Nothing is connected before the first exchange.  ``client``: a redis-py client of your own in
+    place of ``url``; it must not decode responses.
+    """
+
+    def __init__(self, url: str, *, client: Any = None) -> None:
+        expected()  # raises for a missing package here, not later in a thread
+        self.url: str = checked(url)
+        check_options(url)
+        self._client: Any = client
+
+    def connected(self) -> Any:
+        """Return the client."""
+        if self._client is None:
+            self._client = new_client(self.url, timeout_s=_EXCHANGE_TIMEOUT_S)
+        return self._client
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+class RedisExchange:
+    """What one worker exchanges about one target.  ``link``: the connection; None: its own.
+
     Used by one thread.  After an error it stays usable: the next exchange reconnects.
     """
 
     def __init__(
-        self, url: str, target: str, *, prefix: str = "flowctl", client: Any = None
+        self,
+        url: str,
+        target: str,
+        *,
+        prefix: str = "flowctl",
+        client: Any = None,
+        link: RedisLink | None = None,
     ) -> None:
-        expected()  # raises for a missing package here, not later in a thread
-        self._url = checked(url)
-        check_options(url)
+        self._link = link or RedisLink(url, client=client)
+        self._url = self._link.url
         self._key = target_key(prefix, target)
-        self._client: Any = client
 
     @property
     def address(self) -> str:
@@ -58,36 +88,56 @@ class RedisExchange:
         """
         fault: InfrastructureError
         try:
-            reply = self._connected().eval(_source(), 1, self._key, *_arguments(report))
+            client = self._link.connected()
+            reply = client.eval(_source(), 1, self._key, *_arguments(report))
             return _reply_of(reply)
         except expected() as error:
-            fault = translate(
-                error,
-                address=self.address,
-                key=self._key,
-                timeout_s=_EXCHANGE_TIMEOUT_S,
-                tls=is_tls(self._url),
-            )
-        self.close()
+            fault = self._translated(error)
+        self._link.close()
         raise fault
+
+    def _translated(self, error: Exception) -> InfrastructureError:
+        return translate(
+            error,
+            address=self.address,
+            key=self._key,
+            timeout_s=_EXCHANGE_TIMEOUT_S,
+            tls=is_tls(self._url),
+        )
+
+    @classmethod
+    def exchange_all(
+        cls, asked: Sequence[tuple[RedisExchange, WorkerReport]]
+    ) -> list[Reply | InfrastructureError]:
+        """Exchange for several targets of one link in one round trip; return answers or errors."""
+        first, report = asked[0]
+        try:
+            if len(asked) == 1:
+                return [first.exchange(report)]
+            pipe = first._link.connected().pipeline(transaction=False)
+            pipe.eval(_source(), 1, first._key, *_arguments(report))  # the server then knows it
+            for exchange, each in asked[1:]:
+                pipe.evalsha(_digest(), 1, exchange._key, *_arguments(each))
+            replies = pipe.execute(raise_on_error=False)
+        except InfrastructureError as error:
+            return [error] * len(asked)
+        except expected() as error:
+            fault = first._translated(error)
+            first._link.close()
+            return [fault] * len(asked)
+        return [
+            exchange._translated(reply) if isinstance(reply, Exception) else _reply_of(reply)
+            for (exchange, _), reply in zip(asked, replies, strict=True)
+        ]
 
     def workers(self) -> int:
         """The number of workers with a lease, including leases not taken back yet."""
-        names = self._connected().hkeys(self._key)
+        names = self._link.connected().hkeys(self._key)
         return sum(name.startswith(b"w:") for name in names)
 
     def close(self) -> None:
         """Close the connection; idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
-    def _connected(self) -> Any:
-        if self._client is None:
-            self._client = new_client(
-                self._url, timeout_s=_EXCHANGE_TIMEOUT_S, single_connection_client=True
-            )
-        return self._client
+        self._link.close()
 
 
 def target_key(prefix: str, target: str) -> bytes:
@@ -136,13 +186,18 @@ def _arguments(report: WorkerReport) -> list[bytes | str | int | float]:
     return arguments
 
 
+@cache
+def _digest() -> str:
+    return hashlib.sha1(_source().encode(), usedforsecurity=False).hexdigest()
+
+
 def _asked(report: WorkerReport) -> str:
     """Return what a worker wants of the quotas: the number of calls, then a line for each quota."""
     if not report.wishes:
         return ""
     lines = [str(report.calls)]
     for quota, first, mean, change, begin_s, end_s in report.wishes:
-        at_once, rate = quota.pace(GRANT_S)
+        at_once, rate = quota.pace(report.hold_s)
         numbers = (
             quota.amount, at_once, rate / 1000 if quota.is_spread else 0, 1000 * begin_s,
             1000 * min(end_s, _EVER_S), first, mean, change,

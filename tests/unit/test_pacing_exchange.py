@@ -387,7 +387,7 @@ def test_permits_that_others_wait_for_go_back_at_once_and_only_then() -> None:
     woken: list[int] = []
     place = Answers(permits=2)
     gate, source, now_s = leasing(place)
-    source._wake = lambda: woken.append(len(place.told))
+    source.wake = lambda: woken.append(len(place.told))
     source.turn()
     gate.give_up(gate._waiting[0])
     assert gate.try_enter(1.0) and gate.try_enter(1.0)

@@ -151,7 +151,8 @@ class WorkerReport(NamedTuple):
 
     ``done``: the sums since its last answered report.  ``rate``: its share of the budget;
     ``known_limit`` counts if no limit is stored.  ``calls``: how many it may begin until the next
-    exchange, of which ``wishes`` say what they take of each quota.
+    exchange, of which ``wishes`` say what they take of each quota; what
+    is granted is used within ``hold_s``.
     """
 
     claim: Claim
@@ -164,6 +165,7 @@ class WorkerReport(NamedTuple):
     decision: Decision | None = None
     calls: int = 0
     wishes: tuple[Wish, ...] = ()
+    hold_s: float = 0.0
 
 
 class Table(NamedTuple):

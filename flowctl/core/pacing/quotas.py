@@ -271,9 +271,9 @@ class GrantedPots:
         self._first, self._begun, self._sums = None, 0, [0.0] * len(self.quotas)
         return calls, made
 
-    def granted(self, now_s: float, grants: Sequence[Grant]) -> None:
-        """Take the answer to the wishes that were made at ``now_s``."""
-        self._until_s = now_s + GRANT_S
+    def granted(self, now_s: float, grants: Sequence[Grant], hold_s: float) -> None:
+        """Take the answer to the wishes that were made at ``now_s``; it lasts ``hold_s``."""
+        self._until_s = now_s + hold_s
         for i, grant in enumerate(grants):
             self._has[i] += grant.amount
             if not self.quotas[i].is_spread:
