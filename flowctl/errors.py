@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import reprlib
 import shlex
+from calendar import timegm
 from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 # records were rejected or dead-lettered, and no setting allowed that many
 EXIT_FINISHED_WITH_LOSSES = 3
+EXIT_SPENT = 4  # spend_max ended the run; a person decides
+EXIT_QUOTA = 75  # EX_TEMPFAIL of sysexits.h: a quota is used up, run again later
+EXIT_DEADLINE = 124  # as timeout(1) ends: --deadline ended the run; run again for the rest
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 # User and password of a URL.  For servers and databases everything up to the last @ is hidden: a
@@ -58,6 +62,8 @@ _HEADER = re.compile(
 # One of these is in each of the names above.  Reasons of rejected records pass through here, a
 # million of them in a run, and the patterns take 40 us for 100 characters.
 _MARKS = ("pass", "pwd", "key", "secret", "token", "sig", "authorization")
+
+_UNTIL = re.compile(r"is used up until (\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) UTC\.")
 
 _JOB = re.compile(r"(?<=flowctl checkpoint rewind )JOB\b|(?<=flowctl checkpoint clear )JOB\b")
 
@@ -288,6 +294,31 @@ class BoltsUnavailableError(InfrastructureError):
 
 class TargetDownError(InfrastructureError):
     """The target of ``process`` accepted nothing for ``retry.give_up_after_s``."""
+
+
+class QuotaUsedUpError(InfrastructureError):
+    """A quota of the target is used up until ``until_s``; what is done is kept."""
+
+    exit_code: int = EXIT_QUOTA
+
+    @property
+    def until_s(self) -> float:
+        """When there is a quota again, in Unix seconds; infinite: never by itself."""
+        # From the text, which is all that comes back from a worker.
+        found = _UNTIL.search(self.problem)
+        return float("inf") if found is None else float(timegm(tuple(map(int, found.groups()))))
+
+
+class SpentError(QuotaUsedUpError):
+    """All that ``spend_max`` allows is spent."""
+
+    exit_code: int = EXIT_SPENT
+
+
+class DeadlineError(InfrastructureError):
+    """The run reached its deadline (``deadline_s``); what is done is saved."""
+
+    exit_code: int = EXIT_DEADLINE
 
 
 class AuthenticationError(InfrastructureError):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
+from types import SimpleNamespace
+
+import fakeredis
+import pytest
 
 from flowctl.core.pacing.law import Bounds, TargetLaw
 from flowctl.core.pacing.sample import Sample
+from flowctl_redis.targets import RedisExchange
 
 TICK_S = 0.25
 CALL_S = 0.05
@@ -77,3 +82,25 @@ def law(leave: float = 0.0, known: int | None = None, **bounds: int) -> TargetLa
 
 def serial(slots: int) -> Callable[[int], float]:
     return lambda inside: CALL_S * max(1.0, inside / slots)
+
+
+class Server:
+    """A fakeredis whose clock, that of the workers too, a test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1_800_000_000.0
+        self.client = fakeredis.FakeRedis()
+        self.is_away = False
+        self.exchanges = 0
+        clock = SimpleNamespace(time=lambda: self.now_s)
+        monkeypatch.setattr("fakeredis.commands_mixins.server_mixin.time", clock)
+
+    def exchange(self) -> RedisExchange:
+        return RedisExchange("redis://localhost", "t", client=self.client)
+
+    def fields(self) -> dict[bytes, bytes]:
+        return self.client.hgetall("flowctl:target:{t}")
+
+    @property
+    def leased(self) -> int:
+        return int(float(self.fields()[b"leased"]))

@@ -128,7 +128,7 @@ def _run_begun(
     )
     spout.receipts = store
     try:
-        report = spout.run(view=options["view"])
+        report = spout.run(view=options["view"], deadline_s=options["deadline_s"])
         return job.finish(producer.seen, store, report, files=options["files"], merge=merge)
     except FencedError:
         raise

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from math import inf
 from typing import Any, TypeVar
 
-from flowctl.core.pacing.figures import StoredTarget
+from flowctl.core.pacing.figures import StoredTarget, StoredUse
 from flowctl.core.pacing.leases import RATE_MOST, Claim, Reply, Sums, Table, WorkerReport
+from flowctl.core.pacing.quotas import Grant
 from flowctl.errors import CheckpointCorruptError, ConfigError, InfrastructureError
 from flowctl_redis.clients import check_options, new_client
 from flowctl_redis.names import to_bytes, to_text
@@ -22,25 +25,56 @@ from flowctl_redis.url import checked, is_tls, shown
 
 # Time-out of an exchange, which takes 1 ms; while it hangs, workers go on with their permits.
 _EXCHANGE_TIMEOUT_S = 1.0
+_EVER_S = 1e10  # when a quota without an end ends: in some 300 years
+_NEVER_MS = 1e12  # 30 years
 # Before the table of a leader: see the end of pace.lua.
-_HEAD, _LEADER_HEAD = 9, 15
+_HEAD, _LEADER_HEAD = 10, 16
+
+
+class RedisLink:
+    """One connection of a process, for all targets that it shares there; used by one thread.
+
+    Nothing is connected before the first exchange.  ``client``: a redis-py client of your own in
+    place of ``url``; it must not decode responses.
+    """
+
+    def __init__(self, url: str, *, client: Any = None) -> None:
+        expected()  # raises for a missing package here, not later in a thread
+        self.url: str = checked(url)
+        check_options(url)
+        self._client: Any = client
+
+    def connected(self) -> Any:
+        """Return the client."""
+        if self._client is None:
+            self._client = new_client(self.url, timeout_s=_EXCHANGE_TIMEOUT_S)
+        return self._client
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
 class RedisExchange:
-    """One worker's connection.  Nothing is connected before the first exchange.
+    """What one worker exchanges about one target.  ``link``: the connection; None: its own.
 
-    ``client``: a redis-py client of your own in place of ``url``; it must not decode responses.
     Used by one thread.  After an error it stays usable: the next exchange reconnects.
     """
 
     def __init__(
-        self, url: str, target: str, *, prefix: str = "flowctl", client: Any = None
+        self,
+        url: str,
+        target: str,
+        *,
+        prefix: str = "flowctl",
+        client: Any = None,
+        link: RedisLink | None = None,
     ) -> None:
-        expected()  # raises for a missing package here, not later in a thread
-        self._url = checked(url)
-        check_options(url)
+        self._link = link or RedisLink(url, client=client)
+        self._url = self._link.url
         self._key = target_key(prefix, target)
-        self._client: Any = client
 
     @property
     def address(self) -> str:
@@ -54,36 +88,56 @@ class RedisExchange:
         """
         fault: InfrastructureError
         try:
-            reply = self._connected().eval(_source(), 1, self._key, *_arguments(report))
+            client = self._link.connected()
+            reply = client.eval(_source(), 1, self._key, *_arguments(report))
             return _reply_of(reply)
         except expected() as error:
-            fault = translate(
-                error,
-                address=self.address,
-                key=self._key,
-                timeout_s=_EXCHANGE_TIMEOUT_S,
-                tls=is_tls(self._url),
-            )
-        self.close()
+            fault = self._translated(error)
+        self._link.close()
         raise fault
+
+    def _translated(self, error: Exception) -> InfrastructureError:
+        return translate(
+            error,
+            address=self.address,
+            key=self._key,
+            timeout_s=_EXCHANGE_TIMEOUT_S,
+            tls=is_tls(self._url),
+        )
+
+    @classmethod
+    def exchange_all(
+        cls, asked: Sequence[tuple[RedisExchange, WorkerReport]]
+    ) -> list[Reply | InfrastructureError]:
+        """Exchange for several targets of one link in one round trip; return answers or errors."""
+        first, report = asked[0]
+        try:
+            if len(asked) == 1:
+                return [first.exchange(report)]
+            pipe = first._link.connected().pipeline(transaction=False)
+            pipe.eval(_source(), 1, first._key, *_arguments(report))  # the server then knows it
+            for exchange, each in asked[1:]:
+                pipe.evalsha(_digest(), 1, exchange._key, *_arguments(each))
+            replies = pipe.execute(raise_on_error=False)
+        except InfrastructureError as error:
+            return [error] * len(asked)
+        except expected() as error:
+            fault = first._translated(error)
+            first._link.close()
+            return [fault] * len(asked)
+        return [
+            exchange._translated(reply) if isinstance(reply, Exception) else _reply_of(reply)
+            for (exchange, _), reply in zip(asked, replies, strict=True)
+        ]
 
     def workers(self) -> int:
         """The number of workers with a lease, including leases not taken back yet."""
-        names = self._connected().hkeys(self._key)
+        names = self._link.connected().hkeys(self._key)
         return sum(name.startswith(b"w:") for name in names)
 
     def close(self) -> None:
         """Close the connection; idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
-    def _connected(self) -> Any:
-        if self._client is None:
-            self._client = new_client(
-                self._url, timeout_s=_EXCHANGE_TIMEOUT_S, single_connection_client=True
-            )
-        return self._client
+        self._link.close()
 
 
 def target_key(prefix: str, target: str) -> bytes:
@@ -122,6 +176,7 @@ def _arguments(report: WorkerReport) -> list[bytes | str | int | float]:
         "" if report.budget is None else f"{report.budget:.15g}",
         *(f"{value:.15g}" for value in report.done),
         "bye" if report.is_leaving else "stay",
+        to_bytes(_asked(report)),
     ]
     if decision is None:
         return [*arguments, "", "", ""]
@@ -131,8 +186,36 @@ def _arguments(report: WorkerReport) -> list[bytes | str | int | float]:
     return arguments
 
 
+@cache
+def _digest() -> str:
+    return hashlib.sha1(_source().encode(), usedforsecurity=False).hexdigest()
+
+
+def _asked(report: WorkerReport) -> str:
+    """Return what a worker wants of the quotas: the number of calls, then a line for each quota."""
+    if not report.wishes:
+        return ""
+    lines = [str(report.calls)]
+    for quota, first, mean, change, begin_s, end_s in report.wishes:
+        at_once, rate = quota.pace(report.hold_s)
+        numbers = (
+            quota.amount, at_once, rate / 1000 if quota.is_spread else 0, 1000 * begin_s,
+            1000 * min(end_s, _EVER_S), first, mean, change,
+        )  # fmt: skip
+        lines.append("|".join([*(f"{number:.15g}" for number in numbers), quota.key]))
+    return "\n".join(lines)
+
+
+def _grants_of(text: bytes) -> tuple[Grant, ...]:
+    found = (map(float, line.split("|")) for line in to_text(text).split())
+    return tuple(
+        Grant(amount, left, inf if reset_ms > _NEVER_MS else reset_ms / 1000)
+        for amount, left, reset_ms in found
+    )
+
+
 def _reply_of(reply: list[bytes]) -> Reply:
-    *numbers, reason = reply[:_HEAD]
+    *numbers, reason, granted = reply[:_HEAD]
     now_ms, limit, permits, rate, leads, workers, budget, is_learned = map(float, numbers)
     return Reply(
         now_ms / 1000,
@@ -144,6 +227,7 @@ def _reply_of(reply: list[bytes]) -> Reply:
         _table_of(reply) if leads else None,
         to_text(reason),
         is_learned > 0,
+        _grants_of(granted),
     )
 
 
@@ -295,6 +379,32 @@ class RedisTargets:
         raise fault
 
 
+def _uses_of(fields: Mapping[bytes, bytes], now_ms: float) -> tuple[StoredUse, ...]:
+    found = []
+    for name, value in sorted(fields.items()):
+        if not name.startswith(b"q:"):
+            continue
+        amount, begin_ms, till_ms, used, _ = map(float, value.split(b"|"))
+        is_over = now_ms >= till_ms
+        by_job = {}
+        for field, entry in sorted(fields.items()):
+            job, _, key = field[2:].partition(b"|")
+            if field.startswith(b"u:") and key == name[2:] and not is_over:
+                began_ms, of_job = map(float, entry.split(b"|"))
+                if began_ms == begin_ms:
+                    by_job[to_text(job)] = of_job
+        found.append(
+            StoredUse(
+                quota=to_text(name[2:]),
+                amount=amount,
+                used=0.0 if is_over else used,
+                reset_s=None if till_ms >= 1000 * _EVER_S else max(0.0, till_ms - now_ms) / 1000,
+                by_job=by_job,
+            )
+        )
+    return tuple(found)
+
+
 def _stored(target: str, fields: Mapping[bytes, bytes], now_s: float) -> StoredTarget:
     def number(name: bytes) -> float:
         return float(fields.get(name) or 0)
@@ -314,6 +424,7 @@ def _stored(target: str, fields: Mapping[bytes, bytes], now_s: float) -> StoredT
         reason=to_text(fields.get(b"reason", b"start" if b"limit" in fields else b"reset")),
         budget=float(budget) if budget else None,
         rate=rate or None,
+        quotas=_uses_of(fields, 1000 * now_s),
         leased=int(number(b"leased")),
         seen_s=max(0.0, now_s - seen_ms / 1000),
         recent=total.minus(sums_of(fields.get(mark, b""))),

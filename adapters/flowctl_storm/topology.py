@@ -291,6 +291,7 @@ class Topology:
         view: View | Literal["auto", "live", "plain", "quiet", "off"] = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
+        deadline_s: float | None = None,
     ) -> TopologyReport:
         """Run to the end of the sources, as :meth:`flowctl.FlowControlSpout.run` does.
 
@@ -303,4 +304,6 @@ class Topology:
             dead_letter=dead_letter,
             listener=listener,
         )
-        return job.run(view=view, resume_hint=resume_hint, report_path=report_path)
+        return job.run(
+            view=view, resume_hint=resume_hint, report_path=report_path, deadline_s=deadline_s
+        )

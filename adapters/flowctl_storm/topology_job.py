@@ -338,12 +338,17 @@ class TopologyJob(RunnableJob):
         view: ViewChoice = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
+        deadline_s: float | None = None,
     ) -> TopologyReport:
         """Run like :meth:`flowctl.FlowControlSpout.run`; the report also has stages and trees."""
         self._activated.wait()
         check_parts(self)  # the bolts may have been replaced
         launch = self._launch = Launch(
-            self._plan(), view=view, resume_hint=resume_hint, report_path=report_path
+            self._plan(),
+            view=view,
+            resume_hint=resume_hint,
+            report_path=report_path,
+            deadline_s=deadline_s,
         )
         tellers = [t for t in (self.teller, self.root_notifier) if t is not None]
         for teller in tellers:

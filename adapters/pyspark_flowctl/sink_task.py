@@ -22,6 +22,7 @@ from flowctl.delivery.sections import ColumnSections, Numbered, Sections, sectio
 from flowctl.delivery.tally import Tally
 from flowctl.errors import UnrunnableError
 from flowctl.logs import ModuleLogger
+from flowctl.pacing.budgets import Budget
 from flowctl.pacing.target_settings import Limits
 from flowctl.ports import RedrivableDeadLetter
 from pyspark_flowctl.arrow_rows import ArrowRows, check_names, letter_row, plain_row, row_of
@@ -129,7 +130,8 @@ class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
     fail_over: str | None
     weight: float
     leave: float
-    budget: float | None
+    budget: Budget | None
+    spend_max: str | float | None
     limits: Limits | None
     parts: dict[str, bytes]
 
@@ -223,6 +225,7 @@ def deliver(
         name=task.job,
         limits=task.limits,
         budget=task.budget,
+        spend_max=task.spend_max,
         classify=plan.refusal,
     )
     delivery = Delivery(plan, where, pacer)

@@ -47,6 +47,7 @@ from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_process
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.api import paced
+from flowctl.pacing.budgets import check_units
 from pyspark_flowctl.arrow_rows import ArrowRows
 from pyspark_flowctl.column_types import check_sendable
 from pyspark_flowctl.failed_rows import Written, check_frame, failures_of_write
@@ -118,7 +119,7 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
     target, job = made["target"], made["name"] or made["target"]
     redis = made["redis"] or os.environ.get("FLOWCTL_REDIS_URL")
     given = {name: made[name] for name in PACING}
-    settings = paced(target, redis=redis, name=job, **given).settings
+    check_units(paced(target, redis=redis, name=job, **given).settings.quotas, made["cost"])
     if redis is not None:  # checked here: workers would each raise a traceback
         load_adapter("flowctl_redis.url", "redis").checked(redis)
     task = SinkTask(
@@ -128,7 +129,7 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
         redis=redis,
         parts=parts,
         **{name: made[name] for name in _OF_TASK},
-        **{name: getattr(settings, name) for name in PACING},
+        **given,
     )
     return FlowSink(task, _origin(made["run"]))
 

@@ -31,7 +31,8 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None
     redis: str | None
     target: str | None
-    budget: float | None
+    budget: str | None
+    spend_max: str | None
     weight: float
     leave: float
     dead_letter: str | None

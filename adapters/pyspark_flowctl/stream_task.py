@@ -77,6 +77,7 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
         redis=options.redis if options.target else None,
         name=options.job,
         budget=options.budget,
+        spend_max=options.spend_max,
         weight=options.weight,
         leave=options.leave,
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from math import inf
+
 from flowctl.bolts.batch import Batch
 from flowctl.core.messages import (
     Ack,
@@ -12,7 +15,7 @@ from flowctl.core.messages import (
     SettledAck,
 )
 from flowctl.core.trees.settlement import Settlement
-from flowctl.errors import CallTooLongError, FencedError, UnrunnableError
+from flowctl.errors import CallTooLongError, FencedError, QuotaUsedUpError, UnrunnableError
 from flowctl.failure.classify import Meaning, RefusalRule, is_data_error, meaning_of
 from flowctl.failure.job_fault import for_missing_module, not_allowed
 from flowctl.failure.kinds import Kind
@@ -50,7 +53,7 @@ def fail_of(
     own."""
     error = for_missing_module(error) or error
     meaning = Meaning(Kind.FAULT)
-    if not isinstance(error, FencedError | UnrunnableError):
+    if not isinstance(error, FencedError | UnrunnableError | QuotaUsedUpError):
         try:
             meaning = meaning_of(error, rule)
         # the user's rule itself failed; its error says for which error it was called
@@ -59,7 +62,7 @@ def fail_of(
             error = broken
         else:
             error = not_allowed(error, meaning) or error
-    is_fatal = isinstance(error, UnrunnableError)
+    is_fatal = isinstance(error, UnrunnableError | QuotaUsedUpError)
     return Fail(
         tuple_id=frame.tuple_id,
         attempt=frame.attempt,
@@ -69,12 +72,18 @@ def fail_of(
         record_index=record_index,
         is_fenced=isinstance(error, FencedError),
         is_refused=meaning.is_refusal,
-        after_s=meaning.after_s if meaning.is_refusal else None,
+        after_s=_pause_s(error, meaning),
         is_fatal=is_fatal,
         is_data_error=is_data_error(error),
         newest_epoch=error.newest_epoch if isinstance(error, FencedError) else None,
         is_overdue=isinstance(error, CallTooLongError),
     )
+
+
+def _pause_s(error: BaseException, meaning: Meaning) -> float | None:
+    if isinstance(error, QuotaUsedUpError):
+        return 0.0 if error.until_s == inf else max(1.0, error.until_s - time.time())
+    return meaning.after_s if meaning.is_refusal else None
 
 
 def dying_of(error: BaseException) -> Dying:

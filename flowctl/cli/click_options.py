@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -53,6 +54,24 @@ class Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
         return seconds
+
+
+_TIME: Final = re.compile(
+    r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?"
+)
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Return the seconds of a time as people write it: ``2h``, ``1h30min``, ``90s``, ``90``."""
+    found = _TIME.fullmatch(text.strip().replace(" ", ""))
+    seconds = sum(
+        float(part) * unit_s
+        for part, unit_s in zip(found.groups(), (3600, 60, 1), strict=True)
+        if part
+    ) if found else 0.0  # fmt: skip
+    if seconds <= 0:
+        raise ConfigError(option, f"{text!r} is not a time.", remedy="Write 90s, 45min or 2h.")
+    return seconds
 
 
 # -- files that a command writes ---------------------------------------------------------------

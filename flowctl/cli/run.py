@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from flowctl import logs
-from flowctl.cli.click_options import check_writable, page_beside, page_option
+from flowctl.cli.click_options import check_writable, page_beside, page_option, seconds_of
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
@@ -26,12 +26,18 @@ if TYPE_CHECKING:
 
 
 _EVENTS = "flowctl.events"
+_DEADLINE = "flowctl.deadline"
 
 
 def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     check_writable("--events", path)
     if path is not None:
         ctx.meta[_EVENTS] = {"events.file": str(path)}
+
+
+def _take_deadline(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
+    if text is not None:
+        ctx.meta[_DEADLINE] = seconds_of("--deadline", text)
 
 
 @click.command()
@@ -53,6 +59,9 @@ def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
 @click.option("--fail-over", "fail_over", metavar="LIMIT",
               help="Fail when more records than this are rejected or dead-lettered: "
               "a count (100) or a share of those done (0.1%).")  # fmt: skip
+@click.option("--deadline", metavar="TIME", expose_value=False, callback=_take_deadline,
+              help="Save and end after this time, such as 90s, 45min, 2h or 1h30min, with exit code"
+              " 124, and say what is left.")  # fmt: skip
 @click.option("--metrics", "metrics", metavar="[HOST:]PORT",
               help="Serve /metrics, /healthz and /readyz on this port while the run lasts; "
               "HOST is 127.0.0.1 unless given.")  # fmt: skip
@@ -81,8 +90,8 @@ def run(
 ) -> int:
     """Run JOB: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE.
 
-    The attribute is a FlowControlSpout, the job of a topology, or a function that returns one of
-    them.  Ctrl-C saves and prints the command that resumes the job.
+    The attribute is a FlowControlSpout, the job of a topology, or a function that returns one.
+    Ctrl-C saves and prints the command that resumes the job.
 
     \b
     Exit codes:
@@ -91,6 +100,9 @@ def run(
       2    wrong usage: an argument, a setting
       3    finished, but records were rejected or dead-lettered; or earlier runs did that, and
            nobody has settled it: letters are open, or what was kept nowhere is not done again
+      4    saved and ended by spend_max
+      75   saved; a quota is used up until the moment that the message names: run again then
+      124  saved and ended by --deadline: run again for the rest
       130  interrupted and saved
     """
     from flowctl.cli.find_job import load_spout
@@ -100,8 +112,7 @@ def run(
     settings = parse_overrides(overrides) | click.get_current_context().meta.get(_EVENTS, {})
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
-    if metrics is not None:
-        settings |= _metrics_settings(metrics)
+    settings |= _metrics_settings(metrics)
     spout = load_spout(job)
     if settings:
         spout.settings = spout.settings.with_overrides(settings)
@@ -130,7 +141,12 @@ def run_spout(
     is_quiet = "quiet" in (view, getattr(view, "beside", ""))
     try:
         with logs.running(spout.name), _alone(spout) if standby else nullcontext():
-            report = spout.run(view=view, resume_hint=resume_command(), report_path=report_path)
+            report = spout.run(
+                view=view,
+                resume_hint=resume_command(),
+                report_path=report_path,
+                deadline_s=click.get_current_context().meta.get(_DEADLINE),
+            )
     except Interrupted as stopped:
         if is_quiet:  # no view has shown how to resume
             click.echo(f"flowctl: {printable(stopped)}", err=True)
@@ -183,7 +199,9 @@ def parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _metrics_settings(place: str) -> dict[str, str]:
+def _metrics_settings(place: str | None) -> dict[str, str]:
+    if place is None:
+        return {}
     host, _, port = place.rpartition(":")
     return {"metrics.port": port, **({"metrics.host": host.strip("[]")} if host else {})}
 

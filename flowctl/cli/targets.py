@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import click
 
 from flowctl.cli.click_options import Seconds, decoded
 from flowctl.config import MetricsSettings
-from flowctl.core.pacing.figures import StoredTarget
+from flowctl.core.pacing.figures import StoredTarget, StoredUse
 from flowctl.core.pacing.leases import Sums
 from flowctl.errors import CheckpointCorruptError, ConfigError
 from flowctl.instrumentation.metrics_server import MetricsServer
@@ -112,6 +113,8 @@ def show_command(target: str, url: str, as_json: bool) -> None:
         click.echo(f"set by hand: {name} {value:g}")
     if found.budget is not None:
         click.echo(f"budget: {found.budget:g} a second, used {found.cost_per_s:.4g}")
+    for use in found.quotas:
+        click.echo(_quota_line(use))
     if found.rate is not None:
         click.echo(f"rate: {found.rate:.4g} a second, learned")
     for job in sorted({*found.jobs, *(claim.job for claim in found.claims)}):
@@ -198,6 +201,17 @@ def _job_line(found: StoredTarget, job: str, sums: Sums) -> str:
     )
 
 
+def _quota_line(use: StoredUse) -> str:
+    ends = "never" if use.reset_s is None else f"in {timedelta(seconds=round(use.reset_s))}"
+    jobs = ", ".join(
+        f"{printable(job) or '(no job)'} {used:,.6g}" for job, used in use.by_job.items()
+    )
+    return (
+        f"quota {printable(use.quota)}: limit {use.amount:,.12g}, used {use.used:,.6g},"
+        f" left {use.left:,.6g}, reset {ends}{f'; {jobs}' if jobs else ''}"
+    )
+
+
 def _plain(found: StoredTarget) -> dict[str, Any]:
     """Return a target in the form of JSON, with its sums by name."""
     return {
@@ -206,6 +220,17 @@ def _plain(found: StoredTarget) -> dict[str, Any]:
         "reason": found.reason,
         "budget": found.budget,
         "rate": found.rate,
+        "quotas": [
+            {
+                "quota": use.quota,
+                "limit": use.amount,
+                "used": use.used,
+                "left": use.left,
+                "reset_s": use.reset_s,
+                "jobs": dict(use.by_job),
+            }
+            for use in found.quotas
+        ],
         "leased": found.leased,
         "seen_s": found.seen_s,
         "recent_s": found.recent_s,

@@ -143,11 +143,13 @@ class Fail(Message, frozen=True, tag=5):
     says that the target had no room or was unavailable (congestion, not a fault of the records);
     ``after_s`` is how long it asked to be left alone [s], None if it did not say.  ``is_fatal``
     says that no tuple can be processed this way (``process`` returns a coroutine): the run must
-    stop; ``error`` then holds the problem and, after a newline, the remedy.  ``is_data_error`` says
-    that judged by its type the exception is about a value, not about a target.  ``newest_epoch`` is
-    the newer driver's, if the sink that fenced us knows it.  ``is_overdue``: it took longer than
-    the bound of a call allows, and may not be back yet.  ``is_read_error``, of ranges only: the
-    source could not be read, so ``process`` never saw the records.
+    stop; ``error`` then holds the problem and, after a newline, the remedy, and ``after_s`` says
+    that it is a quota, which is used up for so long; 0: what may be spent is spent.
+    ``is_data_error`` says that judged by its type the exception is about a value, not about a
+    target.  ``newest_epoch`` is the newer driver's, if the sink that fenced us knows it.
+    ``is_overdue``: it took longer than the bound of a call allows, and may not be back yet.
+    ``is_read_error``, of ranges only: the source could not be read, so ``process`` never saw the
+    records.
     """
 
     tuple_id: int

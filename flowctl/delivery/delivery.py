@@ -22,6 +22,7 @@ from flowctl.delivery.sections import Taken
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     FencedError,
+    QuotaUsedUpError,
     RetryLater,
     TargetDownError,
     TooManyLostError,
@@ -100,7 +101,7 @@ _HALVED_ROWS_MIN = 25
 # Returns the next rows, at most so many; none: that was all.
 _Take: TypeAlias = Callable[[int], Sequence[Record]]
 # No row is to blame for these: they end the partition.
-_FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError)
+_FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError, QuotaUsedUpError)
 
 
 class Delivery:

@@ -20,12 +20,14 @@ from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_process
 from flowctl.failure.classify import check_rule
 from flowctl.pacing.api import Paced, paced
+from flowctl.pacing.budgets import check_units
 from flowctl.pacing.target_settings import Limits
 
 if TYPE_CHECKING:
     from flowctl.bolts.batch import Batch
     from flowctl.config import GivenSettings
     from flowctl.failure.classify import RefusalRule
+    from flowctl.pacing.budgets import Budget, Cost
     from flowctl.ports import Bolts, CheckpointStore, DeadLetter, Process
     from flowctl.runtime.launch import ViewChoice
 
@@ -195,11 +197,16 @@ OPTIONS: Final = (
            "which errors are refusals of the target: True or seconds; False for a failure; None"
            " leaves it to flowctl", (SINK, BATCH, APPLY, PACED), _rule),
     Option("cost", "a function of the batch", None,
-           "what a call takes of `budget`; None: 1. For `paced` a number, or a function of the"
-           " call's arguments", (SINK, BATCH, APPLY, PACED), _function),
-    Option("budget", "a number", None,
-           "the cost per second that all callers of the target may use together",
-           (*_ROWS, READ, APPLY, PACED), _by_pacing, float),
+           "what a call takes of `budget`: a number, or numbers by unit, `{\"tokens\": 812}`; None:"
+           " one call. For `paced` the cost itself, or a function of the call's arguments",
+           (SINK, BATCH, APPLY, PACED), _function),
+    Option("budget", 'quotas: `"500/min"`, `["500/min", "90k tokens/min", "10k/day"]`', None,
+           "what all callers of the target may use together"
+           " ([pacing.md](pacing.md#quotas)); a number: the cost per second; None: what is learned",
+           (*_ROWS, READ, APPLY, PACED), _by_pacing),
+    Option("spend_max", '`"$20"`', None,
+           "what the job may spend in all, as `cost` says; then it ends, saved",
+           (*_ROWS, READ, APPLY, PACED), _by_pacing),
     Option("weight", "a number", 1.0, "this job's share beside others with the same target",
            (*_ROWS, READ, APPLY, PACED), _by_pacing, float),
     Option("leave", "0 to below 1", 0.0,
@@ -231,6 +238,9 @@ OPTIONS: Final = (
     Option("checkpoint", "a URL of Redis, or a store", "",
            "where progress is kept as well; a killed job goes on without one, too",
            (APPLY,), _store),
+    Option("deadline_s", "seconds", None,
+           "then the job saves, says what is left and raises `DeadlineError`; run it again for the"
+           " rest", (APPLY,), _seconds),
     Option("settings", "`flowctl.Settings`, or a dict", (), "[settings.md](settings.md)",
            (APPLY,), _settings),
     Option("files", "a whole number", None,
@@ -256,8 +266,9 @@ class CallOptions(TypedDict, total=False):
     dead_letter: DeadLetter | str | Path | None
     fail_over: str | int | None
     refusal: RefusalRule | None
-    cost: Callable[[Batch], float] | None
-    budget: float | None
+    cost: Callable[[Batch], Cost] | None
+    budget: Budget | None
+    spend_max: str | float | None
     weight: float
     leave: float
     limits: Limits | None
@@ -278,6 +289,7 @@ class ApplyOptions(CallOptions, total=False):
     bolts: int | Literal["auto"] | Callable[[Process], Bolts]
     slots: int
     checkpoint: CheckpointStore | str | None
+    deadline_s: float | None
     settings: GivenSettings
     files: int | None
     mode: Literal["append"] | None
@@ -335,7 +347,7 @@ def read_text(door: str, left: dict[str, str]) -> dict[str, Any]:
 
 
 #: What of a door's options is passed on to :func:`flowctl.paced`.
-PACING: Final = ("budget", "weight", "leave", "limits")
+PACING: Final = ("budget", "spend_max", "weight", "leave", "limits")
 # Where nobody says how many slots there are.  Most functions wait for a service: more than cores.
 BOLTS: Final = 12
 _AS_SETTINGS: Final = {
@@ -371,14 +383,16 @@ def for_apply(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pace_of(name: str, made: Mapping[str, Any], given: Mapping[str, Any]) -> Paced | None:
     if made["target"] is not None:
-        return paced(
+        pace = paced(
             made["target"],
             redis=made["redis"] or os.environ.get("FLOWCTL_REDIS_URL"),
             name=name,
-            cost=made["cost"] or 1,
+            cost=made["cost"],
             refusal=made["refusal"],
             **{option: made[option] for option in PACING},
         )
+        check_units(pace.settings.quotas, made["cost"])
+        return pace
     for option in ("redis", "cost", *PACING):
         if given.get(option) is not None:
             raise ConfigError(option, "is about a target.", remedy="Name the target: target='llm'.")

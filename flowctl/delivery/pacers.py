@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from flowctl.errors import TargetDownError
 from flowctl.failure.classify import RefusalRule, refusal_of
 from flowctl.pacing.api import paced
+from flowctl.pacing.budgets import Cost
 from flowctl.pacing.gates import renew_gate
 
 T = TypeVar("T")
@@ -16,10 +17,10 @@ T = TypeVar("T")
 class Pacer(Protocol):
     """Runs calls to one target, each when it may begin; for one thread."""
 
-    def run(self, call: Callable[[], T], cost: float | None) -> T:
+    def run(self, call: Callable[[], T], cost: Cost | None) -> T:
         """Run ``call`` until it is not refused, and return what it returns.
 
-        ``cost``: its share of the target's budget; None: the cost of any call.  Raises what
+        ``cost``: what it takes of the target's budget; None: one call.  Raises what
         ``call`` raises, if it is not a refusal, and :class:`TargetDownError` if nothing was taken
         for too long.
         """
@@ -38,11 +39,11 @@ class TargetPacer:
         self._options = options
         renew_gate(paced(target, **options).settings)
 
-    def run(self, call: Callable[[], T], cost: float | None) -> T:
+    def run(self, call: Callable[[], T], cost: Cost | None) -> T:
         """See :class:`Pacer`."""
         block = paced(
             self._target,
-            cost=1 if cost is None else cost,
+            cost=cost,
             refusal=self._classify,
             **self._options,
         )

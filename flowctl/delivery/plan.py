@@ -12,6 +12,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.blame import GIVEN_UP_FIRST_MAX
 from flowctl.core.settings import RetrySettings
 from flowctl.failure.classify import RefusalRule
+from flowctl.pacing.budgets import Cost
 from flowctl.ports import DeadLetter, Process
 
 # A bulk request of a search engine or an INSERT of 500 rows: more gain little, and what is refused
@@ -60,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     refusal: RefusalRule | None = None
     dead_letter: DeadLetter | None = None
     fail_over: str | None = None
-    cost: Callable[[Batch], float] | None = None
+    cost: Callable[[Batch], Cost] | None = None
     letter_value: Callable[[Any], Any] | None = None
     at_end: bool = True
     gave_up_in_a_row_max: float = GIVEN_UP_FIRST_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import Any, Final
 
-from flowctl.errors import UnrunnableError, without_secrets
+from flowctl.errors import QuotaUsedUpError, UnrunnableError, without_secrets
 
 # An exception may quote a whole record: enough to recognise it, and the innermost calls of a
 # traceback.
@@ -22,7 +22,9 @@ def error_text(error: BaseException) -> str:
 
     For an HTTP response the start of its body is added, if the error does not quote it.
     """
-    if isinstance(error, UnrunnableError):  # our own error: its parts are shown separately
+    if isinstance(
+        error, UnrunnableError | QuotaUsedUpError
+    ):  # our own error: its parts are shown separately
         return f"{sendable(error.problem)}\n{error.remedy}"
     return sendable_start(message_of(error), ERROR_CHARS_MAX)
 

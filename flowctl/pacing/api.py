@@ -12,26 +12,27 @@ from typing import Any, TypeVar
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_plain, is_async
 from flowctl.failure.classify import RefusalRule, check_rule
+from flowctl.pacing.budgets import Budget, Cost, CostOf, check_cost
 from flowctl.pacing.call import AsyncCall, Call
 from flowctl.pacing.gates import gate_of
 from flowctl.pacing.hard import HardPermits, hard_permits
-from flowctl.pacing.target_settings import Limits, PaceSettings, checked_cost, settings_of
+from flowctl.pacing.target_settings import Limits, PaceSettings, settings_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _C = TypeVar("_C", Call, AsyncCall)
-Cost = float | Callable[..., float]
 
 
 def paced(
     target: str,
     *,
     redis: str | None = None,
-    cost: Cost = 1,
+    cost: CostOf | None = None,
     weight: float = 1,
     leave: float = 0.0,
     name: str = "",
     limits: Limits | None = None,
-    budget: float | None = None,
+    budget: Budget | None = None,
+    spend_max: str | float | None = None,
     refusal: RefusalRule | None = None,
     hard: bool = False,
 ) -> Paced:
@@ -39,37 +40,36 @@ def paced(
 
     Use it around a call, sync or ``async``, or as a decorator::
 
-        with paced("pg-main", redis=URL, cost=len(rows)) as call:
+        with paced("pg-main", redis=URL) as call:
             call.run(client.insert, rows)
-
-        @paced("search", redis=URL)
-        async def search(query): ...
 
     All callers that name the same ``target`` share one limit: in one process, or, with ``redis`` (a
     URL), over all processes and jobs.  A refusal (429, "too many connections", ``RetryLater``, …)
     makes the limit smaller; :meth:`Call.run` and the decorator wait after it and call again.  Any
     other exception passes through.
 
-    ``cost``: what a call counts against the budget, above 0; in a decorator it may be a function of
-    the call's arguments.  ``budget``: the cost per second that all callers of the target may use
-    together.  ``weight``: the share of this job (``name``) beside other jobs with the same target.
-    ``leave``: the part of the limit that is left to callers which flowctl doesn't know; at least 0
-    and below 1.  ``limits``: bounds for what is learned.  ``refusal``: a function that gets an
-    exception before flowctl's own rules do, and returns True or seconds for a refusal, False for a
-    failure, or None to let flowctl decide.
-
-    ``hard``: PostgreSQL holds a permit for each call as well (:mod:`flowctl.pacing.hard`), so there
-    are never more calls than ``in_flight_max`` of ``limits``, frozen workers included.  Not for
+    ``budget``: quotas of all callers together, ``["500/min", "90k tokens/min", "10k/day"]``, or a
+    number: the cost per second.  A call takes from all of them or waits; for more than
+    ``give_up_after_s``, as at the end of a day's: :class:`flowctl.errors.QuotaUsedUpError`.
+    ``spend_max``: what the job spends in all, ``"$20"``; then :class:`flowctl.errors.SpentError`.
+    ``cost``: what a call takes: a number of the only unit that is no call, or numbers by unit,
+    ``{"tokens": 812, "$": .002}``; in a decorator it may be a function of the call's arguments.
+    ``weight``: the share of this job (``name``).  ``leave``: the part of limit and quotas that is
+    left to callers which flowctl doesn't know, below 1.  ``limits``: bounds for what is learned.
+    ``refusal``: a function that gets an exception before flowctl's own rules do, and returns True
+    or seconds for a refusal, False for a failure, or None to let flowctl decide.  ``hard``:
+    PostgreSQL holds a permit for each call as well (:mod:`flowctl.pacing.hard`), not for
     coroutines.
 
-    The object is thread-safe, survives a fork and can be pickled: state belongs to the process and
-    is found by the target's name.  A block inside another block of the same target can wait for
-    ever if the limit is 1.  Raises :class:`flowctl.errors.ConfigError` for a wrong parameter.
+    Thread-safe, survives a fork and can be pickled.  A block inside another block of the same
+    target can wait for ever if the limit is 1.  Raises :class:`flowctl.errors.ConfigError`.
     """
-    if not callable(cost):
-        cost = checked_cost(cost)
+    if cost is not None and not callable(cost):
+        cost = check_cost(cost)
     check_rule(refusal)
-    settings = settings_of(target, redis, name, weight, (leave, limits, budget))
+    if isinstance(budget, list):
+        budget = tuple(budget)  # can be looked up, as a block is made for each call
+    settings = settings_of(target, redis, name, weight, (leave, limits, budget, spend_max))
     return Paced(settings, cost, refusal, _hard_permits(hard, target, limits))
 
 
@@ -88,7 +88,7 @@ class Paced:
     def __init__(
         self,
         settings: PaceSettings,
-        cost: Cost,
+        cost: CostOf | None,
         classify: RefusalRule | None,
         hard: HardPermits | None = None,
     ) -> None:
@@ -169,24 +169,27 @@ class Paced:
 
         return run  # type: ignore[return-value]
 
-    def _call(self, kind: type[_C], cost: float) -> _C:
+    def _call(self, kind: type[_C], cost: Cost | None) -> _C:
         settings = self._settings
         gate = gate_of(settings)
         if self._hard is not None and kind is AsyncCall:
             raise ConfigError(
                 "hard", "is not for coroutines.", remedy="Call from threads, or leave it out."
             )
-        return kind(gate, cost, self._classify, settings.limits.give_up_after_s, self._hard)
+        return kind(gate, cost, self._classify, settings, self._hard)
 
-    def _fixed_cost(self) -> float:
+    def _fixed_cost(self) -> Cost | None:
         if callable(self._cost):
             raise ConfigError(
                 "cost", "is a function, but a block has no arguments.", remedy="Give a number."
             )
         return self._cost
 
-    def _cost_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-        return checked_cost(self._cost(*args, **kwargs)) if callable(self._cost) else self._cost
+    def _cost_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cost | None:
+        if not callable(self._cost):
+            return self._cost
+        found: Cost = check_cost(self._cost(*args, **kwargs))
+        return found
 
     def _close(self, who: int, error: BaseException | None) -> None:
         mine = self._open[who]

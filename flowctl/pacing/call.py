@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from flowctl.compat import add_note
+from flowctl.core.pacing.quotas import CALLS, Costs, Quota
 from flowctl.errors import ConfigError
 from flowctl.failure.classify import Meaning, RefusalRule, refusal_of, told_by
+from flowctl.pacing.budgets import Cost, check_cost, costs_of, takes, total_of
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.hard import HardPermits
-from flowctl.pacing.target_settings import checked_cost, checked_seconds
+from flowctl.pacing.target_settings import PaceSettings, checked_seconds
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -22,22 +24,25 @@ class _Call:
     """The parts that sync and async calls share.  Used by one thread or task."""
 
     __slots__ = (
-        "_began_s", "_classify", "_cost", "_gate", "_give_up_after_s", "_hard", "_holds",
-        "_is_counted", "_refused_by",
+        "_began_s", "_classify", "_cost", "_costs", "_gate", "_give_up_after_s", "_hard", "_holds",
+        "_is_counted", "_quotas", "_refused_by", "_total",
     )  # fmt: skip
 
     def __init__(
         self,
         gate: Gate,
-        cost: float,
+        cost: Cost | None,
         classify: RefusalRule | None,
-        give_up_after_s: float,
+        settings: PaceSettings,
         hard: HardPermits | None = None,
     ) -> None:
         self._gate = gate
-        self._cost = cost
+        self._quotas = settings.quotas
+        self._cost = 1 if cost is None else cost
+        self._total = total_of(cost)
+        self._costs = costs_of(settings.quotas, cost) if settings.quotas else ()
         self._classify = classify
-        self._give_up_after_s = give_up_after_s
+        self._give_up_after_s = settings.limits.give_up_after_s
         self._hard = hard
         self._began_s = 0.0
         self._holds = False
@@ -45,20 +50,24 @@ class _Call:
         self._refused_by = ""
 
     @property
-    def cost(self) -> float:
+    def cost(self) -> Cost:
         """The cost that the call counts against the budget; correct it once the answer shows the
-        cost.
+        cost.  Of a mapping, units that are not named stay as they are.
         """
         return self._cost
 
     @cost.setter
-    def cost(self, cost: float) -> None:
-        cost = checked_cost(cost)
-        with self._gate.lock:
-            self._gate.rate.correct(cost - self._cost)
-            if self._is_counted:
-                self._gate.counters.cost += cost - self._cost
-        self._cost = cost
+    def cost(self, cost: Cost) -> None:
+        cost = check_cost(cost)
+        if isinstance(cost, Mapping) and isinstance(self._cost, Mapping):
+            cost = {**self._cost, **cost}
+        more = total_of(cost) - self._total
+        costs = tuple(takes(self._quotas, quota.unit, cost) for quota in self._quotas)
+        self._gate.correct(more, [new - old for new, old in zip(costs, self._costs, strict=True)])
+        if self._is_counted:
+            with self._gate.lock:
+                self._gate.counters.cost += more
+        self._cost, self._total, self._costs = cost, self._total + more, costs
 
     def throttled(self, retry_after_s: float | None = None) -> None:
         """Report a refusal of the target that the program has noticed: less is sent to the target.
@@ -69,8 +78,7 @@ class _Call:
         if retry_after_s is not None:
             checked_seconds(retry_after_s)
         if self._holds:
-            self._holds = False
-            self._gate.leave_refused(retry_after_s)
+            self._leave_refused(retry_after_s)
 
     def tell(self, response: Any) -> None:
         """Report the limits in the headers of ``response``: what is left, and until when.
@@ -98,6 +106,16 @@ class _Call:
     def _refusal(self, error: BaseException) -> Meaning | None:
         return refusal_of(error, self._classify) if isinstance(error, Exception) else None
 
+    def _each(self) -> Iterator[tuple[Quota, float]]:
+        return zip(self._quotas, self._costs, strict=True)
+
+    def _leave_refused(self, after_s: float | None) -> float:
+        self._holds = False
+        if self._quotas:  # it was a call, but what it asked for was not done
+            back = [0 if q.unit == CALLS else -c for q, c in self._each()]
+            self._gate.correct(0, back)
+        return self._gate.leave_refused(after_s)
+
     def _entered(self) -> None:
         self._began_s = self._gate.clock()
         self._holds = True
@@ -107,7 +125,7 @@ class _Call:
         if self._holds:
             self._holds = False
             self._is_counted = True
-            self._gate.leave_done(self._began_s, self._cost)
+            self._gate.leave_done(self._began_s, self._total)
 
     def ended(self, error: BaseException | None) -> None:
         """Note that the block was left."""
@@ -134,8 +152,7 @@ class _Call:
             if self._refused_by:
                 add_note(error, f"flowctl called again after a refusal: {self._refused_by}")
             raise error
-        self._holds = False
-        wait_s = self._gate.leave_refused(refusal.after_s)
+        wait_s = self._leave_refused(refusal.after_s)
         if self._gate.clock() + wait_s - since_s > self._give_up_after_s:
             raise error
         if has_closed(given):
@@ -181,7 +198,7 @@ class Call(_Call):
 
     def enter(self) -> None:
         """Wait for a permit."""
-        self._gate.enter(self._cost)
+        self._gate.enter(self._total, self._costs)
         self._entered()
 
 
@@ -211,8 +228,8 @@ class AsyncCall(_Call):
 
     async def enter(self) -> None:
         """Wait for a permit."""
-        if not self._gate.try_enter(self._cost):
-            await _in_line(self._gate, self._cost)
+        if not self._gate.try_enter(self._total, self._costs):
+            await _in_line(self._gate, self._total, self._costs)
         self._entered()
 
 
@@ -267,7 +284,7 @@ def awaitable_of(made: Awaitable[_T]) -> Awaitable[_T]:
     return made
 
 
-async def _in_line(gate: Gate, cost: float) -> None:
+async def _in_line(gate: Gate, cost: float, costs: Costs) -> None:
     import asyncio
 
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
@@ -278,7 +295,7 @@ async def _in_line(gate: Gate, cost: float) -> None:
 
     waiter, since_s = gate.queue(wake), gate.clock()
     try:
-        while (wait_s := gate.next_turn(waiter, cost, since_s)) is not None:
+        while (wait_s := gate.next_turn(waiter, cost, since_s, costs)) is not None:
             timer = loop.call_later(wait_s, woken.set)
             await woken.wait()
             timer.cancel()

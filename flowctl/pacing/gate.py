@@ -18,8 +18,10 @@ from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from flowctl.core.pacing.leases import RateGate
+from flowctl.core.pacing.quotas import Costs, GrantedPots, Lack, Pots
 from flowctl.core.retry import ASKED_MOST_S, TARGET
 from flowctl.failure.headers import Told
+from flowctl.pacing.budgets import used_up_error
 from flowctl.pacing.call_counts import CallCounts
 
 # Random share of a wait: calls that were refused together don't come back together.
@@ -62,16 +64,27 @@ class Gate:
     """Thread-safe.  ``lock`` guards all of it; what takes long is done outside.
 
     ``clock``: monotonic seconds; ``chance``: random numbers for waits that should not end together.
+    ``target`` is for messages; a quota that is used up for longer than ``patience_s`` is an error.
     """
 
     def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, chance: random.Random | None = None
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        chance: random.Random | None = None,
+        target: str = "",
+        patience_s: float = inf,
     ) -> None:
+        self._target = target
+        self._patience_s = patience_s
         self.lock: threading.Lock = threading.Lock()
         self.clock = clock
         self._chance = chance or random.Random()
         self.counters: CallCounts = CallCounts()
         self.rate: RateGate = RateGate()
+        self.pots: Pots | GrantedPots | None = None  # None: there are no quotas
+        self.wall: Callable[[], float] = time.time  # Unix seconds, by which days end
+        self._lacks_until_s = -inf  # when the first in line may find what it lacks
         self.permits: int = 0
         self.valid_until_s: float = (
             inf  # until when the permits are valid: a lease may end while this process is frozen
@@ -91,19 +104,23 @@ class Gate:
 
     # -- entering -----------------------------------------------------------------------------
 
-    def try_enter(self, cost: float) -> bool:
-        """Take a permit if one is free and no caller waits for it."""
-        with self.lock:
-            return not self._waiting and self._admit(self.clock(), cost)
+    def try_enter(self, cost: float, costs: Costs = ()) -> bool:
+        """Take a permit if one is free and no caller waits for it.
 
-    def enter(self, cost: float) -> None:
-        """Take a permit; wait for it."""
-        if self.try_enter(cost):
+        ``cost``: what the call takes of a rate, ``costs``: of each quota.  Raises
+        :class:`flowctl.errors.QuotaUsedUpError` if one is used up for longer than ``patience_s``.
+        """
+        with self.lock:
+            return not self._waiting and self._admit(self.clock(), cost, costs)
+
+    def enter(self, cost: float, costs: Costs = ()) -> None:
+        """Take a permit; wait for it.  Raises as :meth:`try_enter`."""
+        if self.try_enter(cost, costs):
             return
         woken = threading.Event()
         waiter, since_s = self.queue(woken.set), self.clock()
         try:
-            while (wait_s := self.next_turn(waiter, cost, since_s)) is not None:
+            while (wait_s := self.next_turn(waiter, cost, since_s, costs)) is not None:
                 woken.wait(wait_s)
                 woken.clear()
         except BaseException:
@@ -119,13 +136,15 @@ class Gate:
             self.counters.want = max(self.counters.want, want)
         return waiter
 
-    def next_turn(self, waiter: Waiter, cost: float, since_s: float) -> float | None:
+    def next_turn(
+        self, waiter: Waiter, cost: float, since_s: float, costs: Costs = ()
+    ) -> float | None:
         """Return None if the permit is taken, else how long to wait before asking again [s]."""
         with self.lock:
             now_s = self.clock()
             if self._waiting[0] is not waiter:
                 return _LOOK_S
-            if not self._admit(now_s, cost):
+            if not self._admit(now_s, cost, costs):
                 return self._look_in_s(now_s)
             self._waiting.popleft()
             self.counters.waited_s += now_s - since_s
@@ -139,23 +158,50 @@ class Gate:
                 self._waiting.remove(waiter)
             self._wake_first()
 
-    def _admit(self, now_s: float, cost: float) -> bool:
+    def _admit(self, now_s: float, cost: float, costs: Costs) -> bool:
         self._end_rests(now_s)
         counters = self.counters
         used = self.in_flight + len(self._resting)
         if used >= self.permits or now_s >= self.valid_until_s:
             counters.is_held = True
+            if isinstance(self.pots, GrantedPots):
+                self.pots.expect(costs)
             if self.source is not None:
                 self.source.on_wanted(now_s)
             return False
         if self.rate.wait_s(now_s) > 0:
             counters.is_rate_held = True
             return False
+        if self.pots is not None and not self._take_quotas(self.pots, now_s, costs):
+            return False
         self.rate.begin(now_s, cost)
         self.in_flight += 1
         counters.in_flight = max(counters.in_flight, used + 1)
         counters.want = max(counters.want, self.in_flight)
         return True
+
+    def _take_quotas(self, pots: Pots | GrantedPots, now_s: float, costs: Costs) -> bool:
+        wall_s = self.wall()
+        lack = pots.lack(now_s, wall_s, costs)
+        if lack is None:
+            pots.take(now_s, wall_s, costs)
+            return True
+        self._refuse_used_up(lack, wall_s)
+        self._lacks_until_s = now_s + lack.wait_s
+        if self.source is not None:
+            self.source.on_wanted(now_s)
+        return False
+
+    def _refuse_used_up(self, lack: Lack, wall_s: float) -> None:
+        if lack.is_over and (lack.wait_s > self._patience_s or lack.wait_s == inf):
+            raise used_up_error(self._target, lack.quota, wall_s + lack.wait_s)
+
+    def correct(self, cost: float, costs: Costs) -> None:
+        """Add to what a begun call takes, of a rate and of each quota; below 0: take away."""
+        with self.lock:
+            self.rate.correct(cost)
+            if self.pots is not None:
+                self.pots.correct(self.clock(), self.wall(), costs)
 
     def _end_rests(self, now_s: float) -> None:
         while self._resting and self._resting[0] <= now_s:
@@ -166,7 +212,7 @@ class Gate:
         if self.in_flight + len(self._resting) >= self.permits:
             until_s = self._resting[0] - now_s if self._resting else inf
         else:
-            until_s = self.rate.wait_s(now_s)
+            until_s = max(self.rate.wait_s(now_s), self._lacks_until_s - now_s)
         return min(until_s, _LOOK_S)
 
     # -- leaving ------------------------------------------------------------------------------

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import secrets
 import sys
 import threading
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from flowctl.adapters import load_adapter
 from flowctl.bolts import paced_targets
 from flowctl.core.pacing.figures import TargetFigures
 from flowctl.core.pacing.law import TargetLaw
+from flowctl.core.pacing.quotas import Pots
 from flowctl.errors import ConfigError
-from flowctl.pacing.client import LeaseSource
+from flowctl.instrumentation.logging import get_logger
+from flowctl.pacing.budgets import span_of
+from flowctl.pacing.client import LeaseSource, Turns
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.in_process import TICK_S, LocalSource
 from flowctl.pacing.target_settings import PaceSettings
@@ -27,6 +31,8 @@ _Key = tuple[str, str | None, str]
 
 _lock = threading.Lock()
 _gates: dict[_Key, tuple[PaceSettings, Gate]] = {}
+# By the URL of a Redis: the thread and the connection of this process.
+_shared: dict[str, tuple[Turns, Any]] = {}
 
 
 def gate_of(settings: PaceSettings) -> Gate:
@@ -69,19 +75,40 @@ def renew_gate(settings: PaceSettings) -> None:
 
 
 def _new_gate(settings: PaceSettings) -> Gate:
-    gate = Gate()
+    gate = Gate(target=settings.target, patience_s=settings.limits.give_up_after_s)
     if settings.redis is None:
+        if settings.quotas:
+            gate.pots = Pots(settings.quotas, span_of)
+            _tell_alone(settings)
         law = TargetLaw(settings.limits.bounds, leave=settings.leave, tick_s=TICK_S)
         gate.source = LocalSource(gate, law, rate=settings.rate)
         return gate
     adapter = load_adapter("flowctl_redis.targets", "redis")
-    source = LeaseSource(gate, settings, adapter.RedisExchange(settings.redis, settings.target))
-    gate.source = source
-    source.start()
+    shared = _shared.get(settings.redis)
+    if shared is None:
+        shared = _shared[settings.redis] = (
+            Turns(adapter.RedisExchange.exchange_all),
+            adapter.RedisLink(settings.redis),
+        )
+    turns, link = shared
+    exchange = adapter.RedisExchange(settings.redis, settings.target, link=link)
+    source = gate.source = LeaseSource(gate, settings, exchange)
+    turns.add(source)
     pool = sys.modules.get("multiprocessing.util")
     if pool is not None:  # its processes do not run atexit handlers
         pool.Finalize(None, _leave, exitpriority=0)
     return gate
+
+
+def _tell_alone(settings: PaceSettings) -> None:
+    """Say that other processes don't know what this one uses."""
+    get_logger().log(
+        logging.WARNING,
+        "quotas_per_process",
+        target=settings.target,
+        quotas=", ".join(quota.text for quota in settings.quotas),
+        remedy="Each process may use all of them, and begins anew: redis= shares and keeps them.",
+    )
 
 
 def _other_field(settings: PaceSettings, known: PaceSettings) -> str:
@@ -129,6 +156,7 @@ def close_gates() -> None:
             if isinstance(gate.source, LeaseSource):
                 gate.source.stop()
         _gates.clear()
+        _shared.clear()
 
 
 def _leave() -> None:
@@ -149,6 +177,7 @@ def _forget() -> None:
     global _lock
     _lock = threading.Lock()
     _gates.clear()
+    _shared.clear()
     _process.cache_clear()
 
 

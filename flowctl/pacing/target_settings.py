@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 import reprlib
 from functools import lru_cache
-from numbers import Integral, Real
-from typing import Any
+from numbers import Integral
+from typing import Any, TypeAlias
 
 import msgspec
 
 from flowctl.core.pacing.law import Bounds
+from flowctl.core.pacing.quotas import Quota
 from flowctl.errors import ConfigError, with_article
+from flowctl.pacing.budgets import bounds_of, is_number
 
 # No process has more threads or tasks than this in calls; far above any limit that is learned.
 _IN_FLIGHT_MOST = 100_000
+
+
+# Leave, limits, budget and spend_max, as they were given.
+Shared: TypeAlias = tuple[Any, Any, Any, Any]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +50,7 @@ class PaceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``redis``: a URL, None: this process alone.  ``weight``: the share of ``job`` beside others.
     ``leave``: the part of what was learned that is left to others, 0 to below 1.  ``budget``: cost
-    a second over all that share the target.
+    a second over all that share the target; ``quotas``: what is left of theirs after ``leave``.
     """
 
     target: str
@@ -54,6 +60,7 @@ class PaceSettings(msgspec.Struct, frozen=True, kw_only=True):
     leave: float = 0.0
     limits: Limits = Limits()
     budget: float | None = None
+    quotas: tuple[Quota, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -66,9 +73,9 @@ def settings_of(
     redis: str | None,
     job: str,
     weight: float,
-    shared: tuple[float, Limits | None, float | None],
+    shared: Shared,
 ) -> PaceSettings:
-    """Return the checked settings; ``shared`` is leave, limits and budget.
+    """Return the checked settings; ``shared`` is leave, limits, budget and spend_max.
 
     Raises :class:`ConfigError` that names the parameter.
     """
@@ -83,16 +90,15 @@ def _checked(
     redis: str | None,
     job: str,
     weight: float,
-    shared: tuple[float, Limits | None, float | None],
+    shared: Shared,
 ) -> PaceSettings:
-    leave, limits, budget = shared
+    leave, limits, budget, spend_max = shared
     _check_names(target, redis, job)
     _check_number("weight", weight, above=0)
-    if not _is_number(leave) or not 0 <= leave < 1:
+    if not is_number(leave) or not 0 <= leave < 1:
         shown = reprlib.repr(leave)
         raise ConfigError("leave", f"must be 0 or more and below 1, got {shown}.", remedy=_LEAVE)
-    if budget is not None:
-        _check_number("budget", budget, above=0)
+    bounds = bounds_of(budget, spend_max, leave=leave, job=job)
     return PaceSettings(
         target=target,
         redis=redis,
@@ -100,7 +106,8 @@ def _checked(
         weight=float(weight),
         leave=float(leave),
         limits=checked_limits(limits),
-        budget=None if budget is None else float(budget),
+        budget=bounds.rate,
+        quotas=bounds.quotas,
     )
 
 
@@ -161,7 +168,7 @@ def checked_limits(limits: Limits | None) -> Limits:
         raise ConfigError(
             "limits", f"in_flight_start must be 1 or more, got {start}.", remedy="Leave it out."
         )
-    if not _is_number(limits.give_up_after_s) or not limits.give_up_after_s > 0:  # may be endless
+    if not is_number(limits.give_up_after_s) or not limits.give_up_after_s > 0:  # may be endless
         raise ConfigError(
             "limits",
             f"give_up_after_s must be greater than 0, got {reprlib.repr(limits.give_up_after_s)}.",
@@ -171,7 +178,7 @@ def checked_limits(limits: Limits | None) -> Limits:
 
 
 def _check_number(field: str, value: Any, *, above: float) -> None:
-    if not _is_number(value) or not above < value < math.inf:
+    if not is_number(value) or not above < value < math.inf:
         raise ConfigError(
             field, f"must be greater than {above}, got {reprlib.repr(value)}.", remedy=_NUMBER
         )
@@ -180,31 +187,9 @@ def _check_number(field: str, value: Any, *, above: float) -> None:
 _NUMBER = "Give a number."
 
 
-def _is_number(value: Any) -> bool:
-    """Whether ``value`` can be a float; numpy's numbers are fine, as sums over columns are some."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
-
-
-def checked_cost(cost: Any) -> float:
-    """Return ``cost`` as a float; raise :class:`ConfigError` unless it is a number above 0."""
-    if not _is_number(cost) or not 0 < cost < math.inf:
-        shown = reprlib.repr(cost)
-        raise ConfigError(
-            "cost", f"must be a number greater than 0, got {shown}.",
-            remedy="Leave it out, or give a size.",
-        )  # fmt: skip
-    return float(cost)
-
-
 def checked_seconds(seconds: Any) -> None:
     """Raise :class:`ConfigError` unless ``seconds`` are a number, 0 or more."""
-    if not _is_number(seconds) or not seconds >= 0:  # nan is refused
+    if not is_number(seconds) or not seconds >= 0:  # nan is refused
         raise ConfigError(
             "retry_after_s",
             f"must be 0 or more, got {reprlib.repr(seconds)}.",

@@ -227,8 +227,12 @@ class RunControl:
 
     def is_all_done(self) -> bool:
         """Whether the whole input was read and acked without an error."""
+        return self.error is None and self.is_input_done()
+
+    def is_input_done(self) -> bool:
+        """Whether the whole input was read and acked."""
         with self.lock:
-            return self.has_read_all and self.core.is_drained and self.error is None
+            return self.has_read_all and self.core.is_drained
 
     def stop(self) -> None:
         """Send no more; the run ends when the tuples in flight are acked, or after a grace

@@ -14,14 +14,18 @@ from flowctl.core.messages import Fail
 from flowctl.core.positions import show, show_records
 from flowctl.core.records import Record
 from flowctl.errors import (
+    DeadlineError,
     FencedError,
     FlowctlError,
     ProcessError,
+    QuotaUsedUpError,
     SourceError,
+    SpentError,
     TargetDownError,
     UnrunnableError,
 )
-from flowctl.instrumentation.numbers import counted
+from flowctl.instrumentation.numbers import clock, count, counted, percent
+from flowctl.instrumentation.snapshot import Snapshot
 from flowctl.instrumentation.text import printable
 from flowctl.wire.not_encodable import CARRIED, NotCarriedError
 from flowctl.wire.values import enc_hook
@@ -85,6 +89,9 @@ def fatal_error(bolt: str, fail: Fail) -> FlowctlError:
     problem, _, remedy = fail.error.partition("\n")
     if fail.is_read_error:
         return SourceError(f"{problem} (bolt {bolt})", remedy=remedy)
+    if fail.after_s is not None:  # a quota, for all bolts
+        kind = SpentError if fail.after_s == 0 else QuotaUsedUpError
+        return kind(problem, remedy=remedy)
     field, _, problem = problem.partition(": ")
     return UnrunnableError(field, f"{problem} (bolt {bolt})", remedy=remedy)
 
@@ -138,6 +145,18 @@ def target_down_error(down: TargetWentDown, now_s: float) -> TargetDownError:
     return TargetDownError(
         f"nothing has succeeded for {now_s - down.at_s:.0f} s. The last failure: {down.reason}.",
         remedy=remedy,
+    )
+
+
+def deadline_error(deadline_s: float, records: int, run: Snapshot) -> DeadlineError:
+    """Return the error of a run that reached its deadline; ``records`` are saved, of all runs."""
+    done = f"{counted(records, 'record')} done and saved"
+    if run.progress is not None:
+        done = f"{percent(run.progress)} of the input is done, {count(records)} records; saved"
+    left = "" if run.eta_s is None else f", and some {clock(run.eta_s)} of work left"
+    return DeadlineError(
+        f"the deadline of {clock(deadline_s)} was reached: {done}{left}.",
+        remedy="Run again: it goes on with what is left.",
     )
 
 

@@ -72,6 +72,7 @@ class FlowControlSpout(RunnableJob):
         view: ViewChoice = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
+        deadline_s: float | None = None,
     ) -> Report:
         """Run to the end of the input; return the report.
 
@@ -80,7 +81,8 @@ class FlowControlSpout(RunnableJob):
         some seconds for what is in flight, save, say how to resume (``resume_hint``)
         and raise :class:`flowctl.Interrupted`.  Errors are raised after everything acked was saved,
         with the report as their attribute ``report``.  The report is written to ``report_path``,
-        however the run ends: as the page if its name ends in .html, else as JSON.
+        however the run ends: as the page if its name ends in .html, else as JSON.  After
+        ``deadline_s`` the run saves, says what is left and raises :class:`flowctl.DeadlineError`.
         """
         self._check()  # parts may have been replaced
         plan = RunPlan(
@@ -94,7 +96,13 @@ class FlowControlSpout(RunnableJob):
             listener=self.listener,
             receipts=self.receipts,
         )
-        return Launch(plan, view=view, resume_hint=resume_hint, report_path=report_path).run()
+        return Launch(
+            plan,
+            view=view,
+            resume_hint=resume_hint,
+            report_path=report_path,
+            deadline_s=deadline_s,
+        ).run()
 
     def _check(self) -> None:
         check_parts(self)

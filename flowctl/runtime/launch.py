@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from flowctl.arguments import check_numbers
 from flowctl.config import MetricsSettings
 from flowctl.errors import ConfigError, FlowctlError, InfrastructureError, without_secrets
 from flowctl.instrumentation.run_events import RunEvents
@@ -57,7 +58,7 @@ class Launch:
     ``view`` shows progress, "page" in a browser and as "auto" does; ``resume_hint`` is the command
     that resumes after an interruption (None: the one of this process, or to run a notebook's cell
     again); the report is written to ``report_path``, however the run ends: as a page if its name
-    ends in .html, else as JSON.
+    ends in .html, else as JSON.  ``deadline_s``: the run ends after this time [s].
     """
 
     def __init__(
@@ -67,8 +68,11 @@ class Launch:
         view: ViewChoice = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
+        deadline_s: float | None = None,
     ) -> None:
-        self._plan = plan
+        if deadline_s is not None:
+            check_numbers(deadline_s=deadline_s)
+        self._plan = msgspec.structs.replace(plan, deadline_s=deadline_s)
         self._place = page_of(view)
         self._view = view_of(view)
         self._page: PageView | None = None

@@ -64,6 +64,7 @@ class RunnableJob(ABC):
         view: View | Page | Literal["auto", "live", "plain", "quiet", "off", "page"] = "auto",
         resume_hint: str | None = None,
         report_path: str | Path | None = None,
+        deadline_s: float | None = None,
     ) -> Report:
         """Run to the end of the input; return the report."""
 

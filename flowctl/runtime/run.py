@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from math import inf
 from typing import Literal
 
 from flowctl.core.driver import MeasuringCore
 from flowctl.core.messages import End
-from flowctl.errors import FencedError, FlowctlError
+from flowctl.errors import DeadlineError, FencedError, FlowctlError, QuotaUsedUpError
 from flowctl.instrumentation.event_log import EventLog, place_of
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
@@ -18,7 +19,7 @@ from flowctl.runtime.bolt_watch import Departures, Endings, Notices, Reach, expe
 from flowctl.runtime.checkpointer import Checkpointer
 from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
-from flowctl.runtime.faults import emptied_store_error
+from flowctl.runtime.faults import deadline_error, emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.listening import Listening, check_via
 from flowctl.runtime.losses import Losses
@@ -44,6 +45,8 @@ BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; after tha
 # with nothing to do leaves within a second.
 FROZEN_STOP_TIMEOUT_S = 2.0
 HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: idle bolts leave within this
+# What ends a run that has more to do.
+_EARLY = (DeadlineError, QuotaUsedUpError)
 _POLL_S = 0.05  # how late a second Ctrl-C, or the end of the loop that watches, may be noticed
 
 
@@ -58,6 +61,8 @@ class Run:
         self._view = view
         self._bolts_are_gone = False
         self._is_one_frozen = False  # a bolt was silent, or stuck in a call, when the run ended
+        self._deadline_s = plan.deadline_s or inf
+        self._ends_at_s = inf
         self._show_at_s = 0.0  # when the view is due
         self._interrupts = interrupts or Interrupts()
         self.save_error: BaseException | None = None  # why not everything acked is saved
@@ -114,6 +119,7 @@ class Run:
             restored=self._restored,
             bolts=self._plan.bolts,
         )
+        self._ends_at_s = self.control.clock() + self._deadline_s
         self._view.start(job, self._headline())
         self._run_events.started()
         try:
@@ -125,6 +131,9 @@ class Run:
         except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
             error = caught
         error = self._finish(meter, error)
+        if isinstance(error, DeadlineError):  # now it is known what is left
+            snapshot = meter.snapshot("stopping", "")
+            error = deadline_error(self._deadline_s, self.control.records_saved, snapshot)
         self._complete_remedy(error)
         outcome = _outcome(error)
         told = self.save_error if outcome == "interrupted" else error
@@ -182,6 +191,9 @@ class Run:
         while not control.core.intake.buffer:
             if control.reader_done.wait(_FIRST_RECORD_POLL_S):
                 return bool(control.core.intake.buffer) or not control.core.is_drained
+            self._check_deadline()
+            if control.stopping.is_set():
+                return False
             if control.clock() - shown_at_s >= VIEW_EVERY_S:
                 shown_at_s = control.clock()
                 self._view.update(meter.snapshot("starting", "waiting for the first record"))
@@ -220,6 +232,7 @@ class Run:
             self._notices.take()
             self._letters_first.settle(control.saved)
             self._losses.enforce(control)
+            self._check_deadline()
             self._reach.look(self._server)
             is_deaf = self._listening is not None and self._listening.is_deaf
             ended = [ending.text for ending in self._endings.look(is_deaf=is_deaf)]
@@ -239,6 +252,10 @@ class Run:
                 self._notices.check(now_s - absent_since_s, self._settings.start.bolts_timeout_s)
         self._show(meter, is_last=True)
         self._notices.take()
+
+    def _check_deadline(self) -> None:
+        if self.control.clock() >= self._ends_at_s and not self.control.stopping.is_set():
+            self.control.fail(DeadlineError("the deadline was reached."))
 
     def _is_idle(self) -> bool:
         """Whether there is nothing to do yet, or no more: bolts are not needed."""
@@ -293,6 +310,8 @@ class Run:
         if isinstance(error, KeyboardInterrupt) and self.control.is_all_done():
             error = self.save_error  # it came too late to interrupt anything
         error = error or self.control.error or self.reader.source_error
+        if isinstance(error, _EARLY) and self.control.is_input_done():
+            error = self.save_error  # there was nothing left to end
         try:
             self._drain_events(meter)
         except Exception as caught:

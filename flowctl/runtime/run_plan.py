@@ -35,6 +35,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     that called :meth:`FlowControlSpout.run`.  ``on_news`` gets what a
     :class:`flowctl.core.driver.TellingCore` reports, from the sender's thread; it must not block.
     ``receipts`` keeps what ``process`` gave to be kept, where bolts read the source themselves.
+    After ``deadline_s`` the run saves and ends.
     """
 
     job: str
@@ -49,6 +50,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     on_news: Callable[[object], None] | None = None
     extend: Callable[[Report], Report] = _as_it_is
     receipts: ReceiptLog | None = None
+    deadline_s: float | None = None
 
 
 class Ending(NamedTuple):

@@ -213,7 +213,9 @@ def test_a_model_with_quotas(spark: SparkSession, here: Path) -> None:
         asked.append(json.loads(body)["messages"][0]["content"])
         if len(asked) <= 2:
             return 429, {"Retry-After": "0.01"}, b""
-        told = {"usage": {"total_tokens": 31}, "choices": [{"message": {"content": "happy"}}]}
+        made = json.loads(body)["response_format"]["json_schema"]["schema"]["properties"]
+        content = json.dumps({"label": made["label"]["enum"][0]})
+        told = {"usage": {"total_tokens": 31}, "choices": [{"message": {"content": content}}]}
         return 200, {"Content-Type": "application/json"}, json.dumps(told).encode()
 
     with serve(answer) as service:
@@ -221,8 +223,8 @@ def test_a_model_with_quotas(spark: SparkSession, here: Path) -> None:
             "llm", "llm",
             {
                 "https://api.example.com": service.url,
-                "500 / 60": "5_000",
-                "90_000 / 60": "900_000",
+                "500/min": "5k/min",
+                "90k tokens/min": "900k tokens/min",
                 'out="labels"': f"out={str(here / 'labels')!r}, view='off', bolts=2",
             },
             df=rows(spark, 60, "id", "'text ' || id AS text"),

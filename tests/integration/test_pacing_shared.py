@@ -143,3 +143,30 @@ def test_a_429_is_waited_for_as_retry_after_says(service: Service, redis: str) -
     call_on(service.url, redis, "refused", 1)
     assert (service.done, service.refuse) == (1, [])
     until(lambda: RedisTargets(redis).read("refused").jobs[""].refused == 2)
+
+
+def test_a_thousand_targets_of_a_process_share_a_thread_and_a_connection(redis: str) -> None:
+    import redis as redis_py
+
+    server = redis_py.Redis.from_url(redis)
+    gates.close_gates()
+    threads, connections = threading.active_count(), len(server.client_list())
+    for n in range(1_000):  # most of them at once: a first call waits for a round trip
+        gates.gate_of(paced(f"tenant-{n}", redis=redis).settings)
+
+    def call(names: range) -> None:
+        for n in names:
+            with paced(f"tenant-{n}", redis=redis) as call:
+                call.run(int)
+
+    callers = [
+        threading.Thread(target=call, args=[range(n, n + 100)]) for n in range(0, 1_000, 100)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert threading.active_count() - threads <= 4
+    assert len(server.client_list()) - connections <= 2
+    assert len([f for f in gates.figures() if f.calls == 1 and f.is_shared]) == 1_000
+    gates.close_gates()

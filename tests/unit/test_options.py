@@ -59,7 +59,7 @@ def test_paced_takes_what_the_table_says_with_the_same_defaults() -> None:
     parameters = inspect.signature(paced).parameters
     table = {option.name: option.default for option in OPTIONS if PACED in option.doors}
     assert parameters.keys() == table.keys()
-    told = {"cost": 1, "name": ""}  # one call costs 1; a name that is not given
+    told = {"name": ""}  # a name that is not given
     for name, parameter in parameters.items():
         if name != "target":
             assert parameter.default == told.get(name, table[name]), name

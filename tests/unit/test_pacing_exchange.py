@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
@@ -18,28 +17,7 @@ from flowctl.pacing.client import TTL_S, LeaseSource
 from flowctl.pacing.gate import Gate
 from flowctl.pacing.target_settings import Limits, PaceSettings
 from flowctl_redis.targets import RedisExchange
-
-
-class Server:
-    """A fakeredis whose clock, that of the workers too, a test moves."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = 1_800_000_000.0
-        self.client = fakeredis.FakeRedis()
-        self.is_away = False
-        self.exchanges = 0
-        clock = SimpleNamespace(time=lambda: self.now_s)
-        monkeypatch.setattr("fakeredis.commands_mixins.server_mixin.time", clock)
-
-    def exchange(self) -> RedisExchange:
-        return RedisExchange("redis://localhost", "t", client=self.client)
-
-    def fields(self) -> dict[bytes, bytes]:
-        return self.client.hgetall("flowctl:target:{t}")
-
-    @property
-    def leased(self) -> int:
-        return int(float(self.fields()[b"leased"]))
+from tests.pacing_parts import Server
 
 
 @pytest.fixture
@@ -409,7 +387,7 @@ def test_permits_that_others_wait_for_go_back_at_once_and_only_then() -> None:
     woken: list[int] = []
     place = Answers(permits=2)
     gate, source, now_s = leasing(place)
-    source._wake = lambda: woken.append(len(place.told))
+    source.wake = lambda: woken.append(len(place.told))
     source.turn()
     gate.give_up(gate._waiting[0])
     assert gate.try_enter(1.0) and gate.try_enter(1.0)

@@ -1,13 +1,19 @@
 -- One exchange of a worker with a target that many share: its figures in, its leases out.
 --
 -- KEYS[1], a hash: limit, rate (what was learned of it; 0: nothing), reason, budget, set:min, set:max, set:budget, resets, leader,
--- leader_until, leased, rated, workers, seen, mark*, total, c:<job>, w:<worker>.
+-- leader_until, leased, rated, workers, seen, mark*, total, c:<job>, w:<worker>, q:*, u:*.
 -- A worker's entry is "until|holds|rate|goal|rate goal|rest"; rest is its own and the leader's.
 -- Sums are "calls cost call_ms refused failed waited_ms".
 --
 -- ARGV: 1 worker, 2 job, 3 rest, 4 holds, 5 its rate, 6 ttl [ms], 7 the limit it knows, 8 budget or
--- '', 9-14 what to add to the sums, 15 'stay' or 'bye', 16 limit or '' (a leader's decision),
--- 17 reason, 18 rate, then for each worker that gets another share: name, goal, rate goal.
+-- '', 9-14 what to add to the sums, 15 'stay' or 'bye', 16 what it wants of the quotas, 17 limit or
+-- '' (a leader's decision), 18 reason, 19 rate, then for each worker that gets another share: name,
+-- goal, rate goal.
+--
+-- A quota is in q:<unit/window>, "amount|begin|end|used|full at": what is used in the window, and
+-- when nothing of what was used counts any more; of a job in u:<job>|<unit/window>, "begin|used".
+-- ARGV[16] has the number of calls, then lines "amount|at once|rate|begin|end|first|mean|change|key"
+-- (flowctl/core/pacing/quotas.py, Wish; a rate of 0: counted, not spread); times are in ms.
 --
 -- A lease is made smaller only by its worker, who says what it holds: it may use all of that until
 -- it has read the answer.  It grows only by what nobody else holds.
@@ -53,11 +59,11 @@ local function bounded(limit)
 end
 
 -- 1. A leader's decision.
-if ARGV[16] ~= '' and get('leader') == ARGV[1] then
-  set('limit', ARGV[16])
-  set('reason', ARGV[17])
-  set('rate', ARGV[18])
-  for i = 19, #ARGV, 3 do
+if ARGV[17] ~= '' and get('leader') == ARGV[1] then
+  set('limit', ARGV[17])
+  set('reason', ARGV[18])
+  set('rate', ARGV[19])
+  for i = 20, #ARGV, 3 do
     local other = parsed(get('w:' .. ARGV[i]))
     if other then
       other.goal, other.rate_goal = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
@@ -114,11 +120,79 @@ end
 set('leased', text(leased))
 set('rated', text(rated))
 
--- 4. Who leads reads what all have said, and takes leases back that have ended.
+-- 4. Quotas: what it gives back, and as many calls as all of them have room for.
+local quotas, calls = {}, 0
+for line in string.gmatch(ARGV[16], '[^\n]+') do
+  local part = {}
+  local rest, key_of = string.match(line, '^(.*|)(.*)$')
+  if not rest then
+    calls = tonumber(line)
+  else
+    for number in string.gmatch(rest, '([^|]+)|') do part[#part + 1] = tonumber(number) end
+    quotas[#quotas + 1] = {
+      amount = part[1], at_once = part[2], rate = part[3], begin = part[4], till = part[5],
+      first = part[6], mean = part[7], change = part[8], key = key_of, used = 0, full_at = 0,
+    }
+  end
+end
+
+local function fits(q)  -- how many calls
+  local has
+  if q.rate > 0 then
+    has = q.at_once - q.rate * math.max(0, q.full_at - now)
+    if q.first > q.at_once then  -- it waits until that much more has come
+      has = math.max(has, math.min(q.first, q.at_once + q.rate * (now - q.full_at)))
+    end
+  else
+    if now < q.begin or now >= q.till then return 0 end  -- a clock is wrong
+    has = q.amount - q.used
+  end
+  has = has * (1 + 1e-9)
+  if has < q.first then return 0 end
+  return q.mean > 0 and 1 + math.floor((has - q.first) / q.mean) or calls
+end
+
+local room = calls
+for _, q in ipairs(quotas) do
+  local amount, begin, till, used, full_at =
+    string.match(get('q:' .. q.key) or '', '^([^|]+)|([^|]+)|([^|]+)|([^|]+)|([^|]+)$')
+  if amount then
+    q.full_at = tonumber(full_at)
+    if now < tonumber(till) or q.begin <= tonumber(begin) then
+      q.begin, q.till, q.used = tonumber(begin), tonumber(till), tonumber(used)
+    else  -- what was given back is of the window before
+      q.change = math.max(0, q.change)
+    end
+  end
+  q.used = math.max(0, q.used + q.change)
+  if q.rate > 0 and q.change > 0 then
+    q.full_at = math.max(q.full_at, now) + q.change / q.rate
+  elseif q.rate > 0 then
+    q.full_at = math.max(math.min(q.full_at, now), q.full_at + q.change / q.rate)
+  end
+  room = math.min(room, fits(q))
+end
+local share = math.max(1, math.ceil(room / number('workers', 1)))
+calls = ARGV[15] == 'bye' and 0 or math.max(0, math.min(room, share))
+local granted = {}
+for i, q in ipairs(quotas) do
+  local takes = calls > 0 and q.first + (calls - 1) * q.mean or 0
+  q.used = q.used + takes
+  if q.rate > 0 and takes > 0 then q.full_at = math.max(q.full_at, now) + takes / q.rate end
+  set('q:' .. q.key, table.concat({
+    text(q.amount), text(q.begin), text(q.till), text(q.used), text(q.full_at)}, '|'))
+  local field = 'u:' .. ARGV[2] .. '|' .. q.key
+  local begin, used = string.match(get(field) or '', '^([^|]+)|([^|]+)$')
+  used = begin and tonumber(begin) == q.begin and tonumber(used) or 0
+  set(field, text(q.begin) .. '|' .. text(math.max(0, used + q.change + takes)))
+  granted[i] = text(takes) .. '|' .. text(math.max(0, q.amount - q.used)) .. '|' .. text(q.till - now)
+end
+
+-- 5. Who leads reads what all have said, and takes leases back that have ended.
 local leads = ARGV[15] ~= 'bye' and (get('leader') == ARGV[1] or number('leader_until', 0) <= now)
 local reply = {
   text(now), text(limit), text(permits), text(rate), leads and '1' or '0', get('workers') or '1',
-  text(budget), budget ~= allowed and '1' or '0', get('reason') or '',
+  text(budget), budget ~= allowed and '1' or '0', get('reason') or '', table.concat(granted, '\n'),
 }
 if leads then
   redis.call('HSET', key, 'leader', ARGV[1], 'leader_until', text(now + LEADER_MS), 'seen', text(now))

@@ -10,7 +10,13 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkabl
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record
 from flowctl.core.trees.settlement import FailedInput, Settlement
-from flowctl.errors import ConfigError, FencedError, UnrunnableError, with_article
+from flowctl.errors import (
+    ConfigError,
+    FencedError,
+    QuotaUsedUpError,
+    UnrunnableError,
+    with_article,
+)
 from flowctl.failure.callables import check_arguments, check_plain, check_returned, refuse_async
 from flowctl.failure.classify import Meaning, is_data_error, refusal_of
 from flowctl.failure.job_fault import job_fault_of
@@ -90,7 +96,7 @@ _NO_WATCH: Final = WatchPlan()
 _CALLS: Final = (TICK_CALL, END_CALL)
 # Exceptions that end the bolt or the run.  Any other one fails an input, including SystemExit and
 # the panics of a library in Rust.
-_ENDS: Final = (FencedError, UnrunnableError, KeyboardInterrupt)
+_ENDS: Final = (FencedError, QuotaUsedUpError, UnrunnableError, KeyboardInterrupt)
 
 
 @runtime_checkable

@@ -13,12 +13,32 @@ from flowctl.core.pacing.leases import Claim, Sums
 # -- Reports of all that share a target, from the shared store, for display ----------------
 
 
+class StoredUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What is used of a quota in the window that is now: ``amount`` of it may be.
+
+    ``quota``: unit and window, ``calls/day``; ``reset_s``: in how long the window ends, None:
+    never.  ``by_job`` has what each job used.
+    """
+
+    quota: str
+    amount: float
+    used: float
+    reset_s: float | None
+    by_job: Mapping[str, float]
+
+    @property
+    def left(self) -> float:
+        """What nobody has used."""
+        return max(0.0, self.amount - self.used)
+
+
 class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one target.
 
     A worker used it ``seen_s`` ago.  ``recent``: the sums of the last ``recent_s`` seconds of its
     use; ``jobs``: all sums, by job.  ``leased``: permits that workers hold.  ``operator``: bounds
-    set by hand.  ``rate``: the rate it takes [cost/s], as far as that was learned.
+    set by hand.  ``rate``: the rate it takes [cost/s], as far as that was learned.  ``quotas``: in
+    the order of their names.
     """
 
     target: str
@@ -33,6 +53,7 @@ class StoredTarget(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[Claim, ...]
     operator: Mapping[str, float]
     rate: float | None = None
+    quotas: tuple[StoredUse, ...] = ()
 
     @property
     def used(self) -> float:

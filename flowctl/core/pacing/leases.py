@@ -7,6 +7,8 @@ from math import inf
 from operator import add, sub
 from typing import Final, NamedTuple
 
+from flowctl.core.pacing.quotas import Grant, Wish
+
 # -- A budget of cost per second: one process keeps within its part of it ----------------------
 #
 # Virtual scheduling (GCRA, ITU-T I.371) without a burst: what was not used is not saved up, so in
@@ -148,7 +150,9 @@ class WorkerReport(NamedTuple):
     """A worker's side of one exchange.
 
     ``done``: the sums since its last answered report.  ``rate``: its share of the budget;
-    ``known_limit`` counts if no limit is stored.
+    ``known_limit`` counts if no limit is stored.  ``calls``: how many it may begin until the next
+    exchange, of which ``wishes`` say what they take of each quota; what
+    is granted is used within ``hold_s``.
     """
 
     claim: Claim
@@ -159,6 +163,9 @@ class WorkerReport(NamedTuple):
     budget: float | None
     is_leaving: bool = False
     decision: Decision | None = None
+    calls: int = 0
+    wishes: tuple[Wish, ...] = ()
+    hold_s: float = 0.0
 
 
 class Table(NamedTuple):
@@ -185,7 +192,7 @@ class Reply(NamedTuple):
     ``now_s`` is the clock of the shared store.  ``rate``: its share of ``budget``, which is the
     smaller of the user's and the learned one (``is_learned``) [cost/s]; a budget of 0: there is
     none.  ``workers``: how many share the target.  ``table``: this worker leads.  ``reason``: why
-    the limit is what it is.
+    the limit is what it is.  ``grants``: what it may use of each quota.
     """
 
     now_s: float
@@ -197,3 +204,4 @@ class Reply(NamedTuple):
     table: Table | None = None
     reason: str = ""
     is_learned: bool = False
+    grants: tuple[Grant, ...] = ()
