@@ -24,6 +24,7 @@ from flowctl_files.parquet_ranges import ParquetRanges
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from flowctl.batch_ports import BatchService
     from flowctl.ports import Bolts
     from flowctl.runtime.launch import ViewChoice
 
@@ -34,7 +35,7 @@ __all__ = ["Applied", "apply_parquet", "run_job"]
 @check_arguments("paths", "out", "columns", "form", "keep_results")
 def apply_parquet(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | BatchService,
     *,
     schema: Any,
     name: str,
@@ -118,10 +119,15 @@ def _run_begun(
     source = ParquetRanges(description.paths, columns=description.columns)
     producer = Noted(source, job.results, run=description.run, may_grow=job.keep_results)
     store = ReceiptStore(options["checkpoint"], job.results.manifest, Unnamed(job.results))
+    process = job.process(description, options["paced"])
+    if job.service is not None:
+        from flowctl_apply._asking import answered
+
+        process = job.process(description, fn=answered(job, producer, store, options))
     spout = FlowControlSpout(
         name=job.name,
         producer=producer,
-        bolts=_made(options, job.process(description, options["paced"])),
+        bolts=_made(options, process),
         checkpoint=store,
         settings=options["settings"],
         dead_letter=options["dead_letter"],
