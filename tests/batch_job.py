@@ -14,7 +14,6 @@ import pyarrow
 
 from flowctl_apply import _asking, apply_parquet
 from flowctl_http import AnthropicBatch, OpenAIBatch
-from flowctl_http.batches import _Batches
 
 STEPS = ("noted", "before submit", "submitted", "polling", "read", "written")
 
@@ -44,7 +43,7 @@ def api_of(kind: str, url: str, **given: Any) -> Any:
     return AnthropicBatch(of_row, in_anthropic, headers={"x-api-key": "key"}, **given)
 
 
-def kill_at(step: str, api: _Batches) -> None:
+def kill_at(step: str, api: Any) -> None:
     """Have this process kill itself at the second call of ``step``."""
     place, name = {
         "noted": (_asking.Asking, "_submit"),

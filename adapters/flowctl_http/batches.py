@@ -13,13 +13,13 @@ import msgspec
 
 from flowctl.arguments import check_arguments, check_numbers, check_whole
 from flowctl.batch_ports import Answer, BatchState, Found
+from flowctl.delivery.item_sink import encoded
 from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
 from flowctl.failure.callables import check_plain
 from flowctl.failure.classify import meaning_of
 from flowctl.failure.kinds import Kind
 from flowctl.failure.tables import CODES, STATUSES
 from flowctl_http._client import Client, Headers, Request, checked_url, host_of
-from flowctl_http._json import encoded
 
 _decode = msgspec.json.decode
 _JSON: Final = {"Content-Type": "application/json"}
@@ -125,7 +125,7 @@ class OpenAIBatch(_Batches):
     :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).
     """
 
-    @check_arguments("request", "result", "headers", "client")
+    @check_arguments("request", "result", "headers", "endpoint", "client")
     def __init__(
         self,
         request: Callable[[Any], Mapping[str, Any] | None],
@@ -142,6 +142,10 @@ class OpenAIBatch(_Batches):
         timeout_s: float = _TIMEOUT_S,
         client: Callable[[], Any] | None = None,
     ) -> None:
+        if not endpoint.startswith("/"):
+            raise ConfigError(
+                "endpoint", f"{endpoint!r} is no path.", remedy="Give '/v1/chat/completions'."
+            )
         given = _Given(
             request=request, result=result, rows_max=rows_max, bytes_max=bytes_max,
             at_once=at_once, poll_s=poll_s, settle_s=settle_s,

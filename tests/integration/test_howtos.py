@@ -205,6 +205,19 @@ def test_from_kafka_into_a_database(here: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.on_change("pages", "kafka", "delivery")
+def test_from_a_data_frame_into_kafka(spark: SparkSession, here: Path) -> None:
+    kafka = MockKafka()
+    ours = {"kafka:9092": kafka.servers, '"letters"': repr(str(here / "letters"))}
+    df = rows(spark, 400, "'c' || (id % 9) AS client", "id AS n")
+    _, said = run("kafka", "kafka_sink", ours, df=df)
+    assert "400 written" in said
+    found = kafka.read("visits", 400)
+    assert sorted(json.loads(one.value())["n"] for one in found) == list(range(400))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.on_change("pages", "apply", "redis")
 def test_a_model_with_quotas(spark: SparkSession, here: Path) -> None:
     """It counts tokens, and is full at first.  Quotas as in the page would take minutes."""
