@@ -21,6 +21,9 @@ from tests.chaos.kafka_sink import chaos
 from tests.kafka_parts import MockKafka
 
 
+MSG_TIMED_OUT, UNKNOWN_TOPIC = -192, -188  # of librdkafka's own
+
+
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[MockKafka]:
     yield MockKafka()
@@ -106,7 +109,7 @@ def test_only_records_without_an_acknowledgement_come_again(
     kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = KafkaSink("again", servers=kafka.servers, value="v")
-    broker = Broker(None, KafkaError._MSG_TIMED_OUT, None, KafkaError.NOT_ENOUGH_REPLICAS,
+    broker = Broker(None, MSG_TIMED_OUT, None, KafkaError.NOT_ENOUGH_REPLICAS,
                     KafkaError.INVALID_RECORD)  # fmt: skip
     monkeypatch.setattr(module, "_made", lambda config: broker)
     with pytest.raises(RetryLater, match=r"2 of 5 items refused .*_MSG_TIMED_OUT") as caught:
@@ -120,7 +123,7 @@ def test_only_records_without_an_acknowledgement_come_again(
 def test_no_topic_or_no_right_ends_the_run(
     kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for code in (KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+    for code in (UNKNOWN_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED):
         sink = KafkaSink("right", servers=kafka.servers)
         monkeypatch.setattr(module, "_made", lambda config, code=code: Broker(None, code))
         with pytest.raises(UnrunnableError, match="Create the topic"):

@@ -134,9 +134,9 @@ def outcome(sink: SqlSink, read: Callable[..., list[Any]], name: str, value: Any
 
 @pytest.mark.parametrize("column", TYPES)
 def test_a_value_is_there_as_it_was_or_refused(
-    uri: str,
-    sql: Callable[..., list[Any]],
-    column: str,  # noqa: F811
+    uri: str,  # noqa: F811
+    sql: Callable[..., list[Any]],  # noqa: F811
+    column: str,
 ) -> None:
     sql(
         "DROP TABLE IF EXISTS t",
