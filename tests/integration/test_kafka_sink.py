@@ -20,7 +20,6 @@ from flowctl_kafka import sink as module
 from tests.chaos.kafka_sink import chaos
 from tests.kafka_parts import MockKafka
 
-
 MSG_TIMED_OUT, UNKNOWN_TOPIC = -192, -188  # of librdkafka's own
 
 
