@@ -92,10 +92,11 @@ test: $(FOR_TEST) ## all tests (PYTEST_ARGS="--req S11", "-m 'not slow'", a path
 test-long: $(FOR_TEST) ## the slow tests, whatever has changed: 50 kills of each guarantee, 10 of each database, the simulator
 	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadgroup --long $(PYTEST_ARGS)
 
-test-s3: $(FOR_TEST) ## ranges of objects in S3, against moto's server in a venv of its own (.venv-s3)
+test-s3: $(FOR_TEST) ## ranges of objects in S3, and sinks of AWS, against moto's server in a venv of its own (.venv-s3)
 	@test -x .venv-s3/bin/moto_server || { $(PYTHON) -m venv .venv-s3 && \
 		.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server]>=5.2.5'; }
-	@FLOWCTL_MOTO_SERVER=.venv-s3/bin/moto_server $(BIN)/python -m pytest -q tests/integration/test_range_s3.py $(PYTEST_ARGS)
+	@FLOWCTL_MOTO_SERVER=.venv-s3/bin/moto_server $(BIN)/python -m pytest -q tests/integration/test_range_s3.py \
+	    tests/integration/test_aws_sinks.py $(PYTEST_ARGS)
 
 # Its dependencies have no constraints here, so an install may fail: then the tests are skipped.
 test-airflow: $(FOR_TEST) ## deploy/'s DAG, run by Airflow in a venv of its own (.venv-airflow), its worker killed, deferred; some 5 min

@@ -29,6 +29,7 @@ _PACKAGES = {
     "pyspark_flowctl": "adapters/pyspark_flowctl",
     "flowctl_airflow": "adapters/flowctl_airflow",
     "flowctl_apply": "adapters/flowctl_apply",
+    "flowctl_aws": "adapters/flowctl_aws",
     "flowctl_files": "adapters/flowctl_files",
     "flowctl_http": "adapters/flowctl_http",
     "flowctl_kafka": "adapters/flowctl_kafka",

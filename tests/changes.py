@@ -30,6 +30,7 @@ ROWS: Final = "docs/control-report.md"
 # What the name of a part stands for: the code that meets what such tests try for real.
 PARTS: Final[dict[str, tuple[str, ...]]] = {
     "apply": ("adapters/flowctl_apply", "adapters/pyspark_flowctl", "flowctl/runtime"),
+    "aws": ("adapters/flowctl_aws", "flowctl/delivery"),
     "cli": ("flowctl/cli", "flowctl/runtime", "adapters/flowctl_lab/demo"),
     "core": ("flowctl/core", "flowctl/errors.py", "flowctl/config.py"),
     "delivery": ("flowctl/delivery", "adapters/pyspark_flowctl"),

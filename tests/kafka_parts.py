@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 
 class MockKafka:
@@ -37,6 +37,17 @@ class MockKafka:
             values = (b"%d" % n for n in range(partition, count, self.PARTITIONS))
             self.write(topic, values, partition=partition)
         return [str(n) for n in range(count)]
+
+    def read(self, topic: str, count: int) -> list[Message]:
+        """The messages of a topic, as many as there should be, and one that follows at once."""
+        client = self.client("reader")
+        client.assign([TopicPartition(topic, number, 0) for number in range(self.PARTITIONS)])
+        found: list[Message] = []
+        while len(found) < count and (more := client.consume(1_000, timeout=10)):
+            found += more
+        found += client.consume(1, timeout=0.2)
+        client.close()
+        return found
 
     def client(self, group: str) -> Consumer:
         """A plain client, as others than flowctl use it."""

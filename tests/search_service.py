@@ -26,7 +26,10 @@ class Service:
 
 @contextmanager
 def serve(answer: Callable[[str, dict[str, str], bytes], Answer]) -> Iterator[Service]:
-    """Serve on loopback; ``answer(path, headers, body)`` is called by one thread at a time."""
+    """Serve on loopback; ``answer(path, headers, body)`` is called by one thread at a time.
+
+    Status 0 closes the connection without an answer.
+    """
     service = Service(answer)
 
     class Handler(BaseHTTPRequestHandler):
@@ -43,6 +46,9 @@ def serve(answer: Callable[[str, dict[str, str], bytes], Answer]) -> Iterator[Se
             with service.lock:
                 service.requests.append((self.path, headers, body))
                 status, more, content = service.answer(self.path, headers, body)
+            if not status:  # the answer is lost
+                self.close_connection = True
+                return
             self.send_response(status)
             for name, value in more.items():
                 self.send_header(name, value)
@@ -50,7 +56,7 @@ def serve(answer: Callable[[str, dict[str, str], bytes], Answer]) -> Iterator[Se
             self.end_headers()
             self.wfile.write(content)
 
-        do_PUT = do_POST
+        do_PUT = do_GET = do_POST
 
         def log_message(self, *_: object) -> None:
             pass

@@ -1,6 +1,7 @@
 """Add the results of a finished job to a Delta table by one commit that names their files.
 
-The files are already in the table's directory, so nothing is copied.  The commit carries one of
+The files are already in the table's directory, so nothing is copied, unless the table is
+partitioned: then the driver writes the rows anew.  The commit carries one of
 Delta's application transactions, by which a repeated run sees that the commit was made.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from flowctl.errors import ConfigError, FlowctlError, InfrastructureError
 from flowctl_apply._places import arrow_path
 from flowctl_apply._results import ResultFile, Results, prefix_of
+from flowctl_apply._rows import arrow
 
 # Writer features of a table that are safe to ignore when files are only added.
 _HARMLESS: Final = frozenset(
@@ -75,8 +77,9 @@ class DeltaAppend:
         version = protocol.min_writer_version
         if features or _PLAIN_WRITER < version < _LISTS_FEATURES:
             raise self._refused(f"its writers need {sorted(features) or f'version {version}'}")
-        if metadata.partition_columns:
-            raise self._refused(f"it is partitioned by {', '.join(metadata.partition_columns)}")
+        columns = {field.name for field in self._schema}
+        if missing := sorted(set(metadata.partition_columns) - columns):
+            raise self._refused(f"it is partitioned by {missing[0]!r}, which is not in the schema")
         checks = [name for name in metadata.configuration if name.startswith("delta.constraints")]
         checks += [f.name for f in table.schema().fields if "delta.invariants" in f.metadata]
         if checks:
@@ -109,6 +112,12 @@ class DeltaAppend:
     def _commit(self, table: Any, app_id: str, files: Sequence[ResultFile]) -> None:
         self._results.check_there(files)
         transaction = importlib.import_module("deltalake.transaction")
+        once = self._deltalake.CommitProperties(
+            app_transactions=[transaction.Transaction(app_id, 1)]
+        )
+        if table.metadata().partition_columns and files:
+            self._write(table, once, files)
+            return
         now_ms = int(time.time() * 1000)
         added = [
             transaction.AddAction(
@@ -121,13 +130,22 @@ class DeltaAppend:
             )
             for file in files
         ]
-        once = transaction.Transaction(app_id, 1)
-        table.create_write_transaction(
-            added,
-            "append",
-            table.schema(),
-            commit_properties=self._deltalake.CommitProperties(app_transactions=[once]),
-        )
+        table.create_write_transaction(added, "append", table.schema(), commit_properties=once)
+
+    def _write(self, table: Any, once: Any, files: Sequence[ResultFile]) -> None:
+        """Write the rows into a partitioned table: its files hold one partition each.
+
+        Memory holds one file at a time, and what deltalake collects for each partition.
+        """
+        parquet, pyarrow = importlib.import_module("pyarrow.parquet"), arrow()
+
+        def batches() -> Iterator[Any]:
+            for file in files:
+                data = pyarrow.BufferReader(self._results.place.get(file.file))
+                yield from parquet.read_table(data).cast(self._schema).to_batches()
+
+        rows = pyarrow.RecordBatchReader.from_batches(self._schema, batches())
+        self._deltalake.write_deltalake(table, rows, mode="append", commit_properties=once)
 
     def _refused(self, why: str) -> ConfigError:
         return ConfigError(

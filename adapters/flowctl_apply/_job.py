@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from flowctl.batch_ports import BatchService
 from flowctl.errors import ConfigError, InternalError
+from flowctl_apply._answers import stand_in
 from flowctl_apply._places import Place, arrow_path, place_at
 from flowctl_apply._results import (
     Description,
@@ -122,7 +124,7 @@ class Job:
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Any] | BatchService,
         schema: Any,
         *,
         name: str,
@@ -136,10 +138,12 @@ class Job:
         self.name = name
         self.schema = schema
         self.results: Results = Results(place_at(out), name)
-        self._fn = fn
-        self._code: str = fingerprint(fn)
-        self._uses: Mapping[str, str] = uses_of(fn)  # noted before calls of ``fn`` change values
-        self._shape = shape_of(fn, form)
+        self.service: BatchService | None = fn if isinstance(fn, BatchService) else None
+        made = stand_in(fn, form) if isinstance(fn, BatchService) else fn
+        self._fn = made
+        self._code: str = fingerprint(made)
+        self._uses: Mapping[str, str] = uses_of(made)  # noted before calls of ``fn`` change values
+        self._shape = shape_of(made, form)
         self.keep_results = keep_results
 
     def done(self, given: Input, *, may_be_gone: bool = False) -> Applied | None:
@@ -234,14 +238,23 @@ class Job:
         self.results.describe(grown)
         return grown
 
-    def process(self, description: Description, paced: Paced | None = None) -> RowWriter:
-        """Return the function that the bolts run; ``paced`` is the limit for calls of ``fn``."""
+    def process(
+        self,
+        description: Description,
+        paced: Paced | None = None,
+        fn: Callable[..., Any] | None = None,
+    ) -> RowWriter:
+        """Return the function that the bolts run; ``paced`` is the limit for calls of ``fn``.
+
+        ``fn`` stands in for that of the job, if given.
+        """
         from flowctl.failure.callables import is_async
 
-        kind = AsyncRowWriter if is_async(self._fn) else RowWriter
+        fn = self._fn if fn is None else fn
+        kind = AsyncRowWriter if is_async(fn) else RowWriter
         results = self.results
         target = Target(results.place, self.name, f"{results.directory}/job.json", description.run)
-        return kind(self._fn, self._shape, self.schema, target, paced)
+        return kind(fn, self._shape, self.schema, target, paced)
 
     def finish(
         self,

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # Spark and pyarrow ignore names that begin with an underscore.
 ROOT = "_flowctl"
+# What a batch API was asked, and its answers, below the directory of the job.
+BATCHES = "batches"
 # The format's version.  Version 1 had no checksums and is still read.
 VERSION = 2
 _NAME = re.compile(r"(\d{20})-([0-9a-f]+)-(\d{8})\.jsonl")
@@ -455,6 +457,8 @@ class Results:
             self.place.delete_directory(f"{self.directory}/{copy}")
         if self.finished() is not None:
             self.place.delete_temporary()
+            if self.place.names(f"{self.directory}/{BATCHES}"):  # of a batch API: all were used
+                self.place.delete_directory(f"{self.directory}/{BATCHES}")
         return left
 
     def withdraw(self) -> None:

@@ -24,8 +24,11 @@ from flowctl_files.parquet_ranges import ParquetRanges
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from flowctl.batch_ports import BatchService
     from flowctl.ports import Bolts
     from flowctl.runtime.launch import ViewChoice
+    from flowctl_apply._delta import DeltaAppend
+    from flowctl_apply._iceberg_append import IcebergAppend
 
 __all__ = ["Applied", "apply_parquet", "run_job"]
 
@@ -34,7 +37,7 @@ __all__ = ["Applied", "apply_parquet", "run_job"]
 @check_arguments("paths", "out", "columns", "form", "keep_results")
 def apply_parquet(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | BatchService,
     *,
     schema: Any,
     name: str,
@@ -72,16 +75,11 @@ def run_job(
     ``options`` are those of :func:`flowctl.delivery.options.for_apply`; ``merge`` is as for
     :meth:`Job.finish`.
     """
-    table = None
-    if options["mode"] is not None:
-        from flowctl_apply._delta import DeltaAppend
-
-        table = DeltaAppend(job.results, job.schema)
-        table.prepare()
+    table = _table_of(job, options)
     # A table's files may have been compacted and removed since: its rows are what counts.
     done = job.done(given, may_be_gone=table is not None)
     if done is None:
-        job.check_empty(is_table=table is not None)
+        job.check_empty(is_table=options["mode"] is not None)
         done = _run(job, given, options, merge)
     else:
         _check_complete(job, given)
@@ -90,6 +88,25 @@ def run_job(
     if table is not None:
         table.append()
     return done
+
+
+def _table_of(job: Job, options: Mapping[str, Any]) -> DeltaAppend | IcebergAppend | None:
+    """Return the table to which the rows are added at the end, which takes them; None: none."""
+    table: DeltaAppend | IcebergAppend
+    if options["table"] is not None:
+        if options["mode"] is not None:
+            raise ConfigError("table", "is given, and mode too.", remedy="Leave mode out.")
+        from flowctl_apply._iceberg_append import IcebergAppend
+
+        table = IcebergAppend(options["table"], job.results, job.schema)
+    elif options["mode"] is not None:
+        from flowctl_apply._delta import DeltaAppend
+
+        table = DeltaAppend(job.results, job.schema)
+    else:
+        return None
+    table.prepare()
+    return table
 
 
 def _run(job: Job, given: Input, options: Mapping[str, Any], merge: Merge | None) -> Applied:
@@ -118,10 +135,15 @@ def _run_begun(
     source = ParquetRanges(description.paths, columns=description.columns)
     producer = Noted(source, job.results, run=description.run, may_grow=job.keep_results)
     store = ReceiptStore(options["checkpoint"], job.results.manifest, Unnamed(job.results))
+    process = job.process(description, options["paced"])
+    if job.service is not None:
+        from flowctl_apply._asking import answered
+
+        process = job.process(description, fn=answered(job, producer, store, options))
     spout = FlowControlSpout(
         name=job.name,
         producer=producer,
-        bolts=_made(options, job.process(description, options["paced"])),
+        bolts=_made(options, process),
         checkpoint=store,
         settings=options["settings"],
         dead_letter=options["dead_letter"],

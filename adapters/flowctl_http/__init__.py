@@ -1,8 +1,13 @@
-"""Sinks over HTTP: ``HttpSink`` for any service, ``BulkSink`` for OpenSearch and Elasticsearch."""
+"""Services over HTTP.
+
+``HttpSink`` writes to any service, ``BulkSink`` to OpenSearch and Elasticsearch; ``OpenAIBatch``
+and ``AnthropicBatch`` are batch APIs for ``apply``.
+"""
 
 from __future__ import annotations
 
+from flowctl_http.batches import AnthropicBatch, OpenAIBatch
 from flowctl_http.bulk import BulkSink
 from flowctl_http.sink import HttpSink
 
-__all__ = ["BulkSink", "HttpSink"]
+__all__ = ["AnthropicBatch", "BulkSink", "HttpSink", "OpenAIBatch"]

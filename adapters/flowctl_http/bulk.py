@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from flowctl.arguments import check_arguments
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import row_number
-from flowctl.errors import ConfigError, JobError, RetryLater, UnrunnableError
+from flowctl.delivery.item_sink import LEFT_OUT, WRITTEN, Fate, ItemSink, encoded, part_of
+from flowctl.errors import ConfigError, JobError
 from flowctl.failure.kinds import Kind
 from flowctl.failure.tables import STATUSES
 from flowctl_http._client import Client, Headers, Request, checked_url, host_of
-from flowctl_http._json import encoded, without_rejected
 from flowctl_http._keys import row_key
-from flowctl_http.sink import wanted_of
 
 Action: TypeAlias = Literal["index", "create", "update", "delete"]
 Document: TypeAlias = Mapping[str, Any]
@@ -31,7 +30,7 @@ _WRONG_TYPES = frozenset({"index_not_found_exception", "index_closed_exception"}
 _REASON_CHARS_MAX = 500
 
 
-class BulkSink:
+class BulkSink(ItemSink):
     """Writes one document for each row; sends again only the items that were refused.
 
     ``url`` is the address of the cluster, such as ``https://search:9200``.  ``index`` names the
@@ -55,6 +54,8 @@ class BulkSink:
     :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).  Can be pickled;
     thread-safe.
     """
+
+    remedy = "Create the index, or give the user the right to write."
 
     @check_arguments("index", "id", "document", "headers", "client")
     def __init__(
@@ -85,20 +86,22 @@ class BulkSink:
     def __repr__(self) -> str:
         return f"BulkSink({host_of(self._url)})"
 
-    def write(self, rows: Iterable[Any], *, batch: Batch) -> None:
-        """Write ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no document.
+    def item(self, row: Any, batch: Batch, index: int) -> bytes:
+        """See :class:`flowctl.delivery.item_sink.ItemSink`."""
+        return self._lines(row, batch, index)
 
-        Raises :class:`flowctl.RetryLater` with ``again`` if some items were refused, and
-        ``httpx.HTTPError`` if the request as a whole failed.
-        """
-        wanted = wanted_of(rows, batch)
-        made = without_rejected(wanted, batch, lambda index, row: self._lines(row, batch, index))
-        if not made:
-            return
-        content, headers = b"".join(made.values()), {"Content-Type": "application/x-ndjson"}
-        with batch.in_sink():
-            response = self._client.send(Request("POST", self._url, content, headers))
-        self._judge(_items(response), list(made), batch)
+    def send(self, items: Sequence[Any]) -> list[Fate]:
+        """See :class:`flowctl.delivery.item_sink.ItemSink`."""
+        content, headers = b"".join(items), {"Content-Type": "application/x-ndjson"}
+        response = self._client.send(Request("POST", self._url, content, headers))
+        answer = _items(response)
+        said = answer.get("items") if isinstance(answer, dict) else None
+        if not isinstance(said, list) or len(said) != len(items):
+            raise JobError(
+                f"the answer to _bulk does not have {len(items)} items.",
+                remedy="Is url that of an OpenSearch or Elasticsearch cluster?",
+            )
+        return [self._fate_of(one) for one in said]
 
     def close(self) -> None:
         """Close this thread's connections; the next write opens others."""
@@ -117,13 +120,7 @@ class BulkSink:
     def _id_of(self, row: Any, batch: Batch, index: int) -> str:
         if self._id is None:
             return row_key(batch, batch[index].position)
-        try:
-            found = self._id(row) if callable(self._id) else row[self._id]
-        except KeyError:
-            raise JobError(
-                f"row {row_number(batch[index].position)} has no column {self._id!r}.",
-                remedy="Name a column of the rows as id, or give a function of the row.",
-            ) from None
+        found = part_of(self._id, row, batch, index)
         if found is None:
             raise JobError(
                 f"row {row_number(batch[index].position)} has no id.",
@@ -131,37 +128,18 @@ class BulkSink:
             )
         return str(found)
 
-    def _judge(self, answer: Any, indices: list[int], batch: Batch) -> None:
-        """Settle each item by the cluster's answer about it."""
-        items = answer.get("items") if isinstance(answer, dict) else None
-        if not isinstance(items, list) or len(items) != len(indices):
-            raise JobError(
-                f"the answer to _bulk does not have {len(indices)} items.",
-                remedy="Is url that of an OpenSearch or Elasticsearch cluster?",
-            )
-        again: list[int] = []
-        why = ""
-        for index, item in zip(indices, items, strict=True):
-            status, kind, reason = _said(item)
-            if status < _ERROR_STATUS_MIN:
-                continue
-            meant = STATUSES.get(status)
-            is_refused = meant is Kind.FULL or kind in _REFUSED_TYPES
-            if is_refused or status >= _SERVER_STATUS_MIN:
-                again.append(index)
-                why = why or f"{kind or status}: {reason}"
-            elif self._is_there(status):
-                batch.left_out += 1
-            elif meant is Kind.NOT_ALLOWED or kind in _WRONG_TYPES:
-                raise UnrunnableError(
-                    "BulkSink",
-                    f"every document is refused: {kind}: {reason}.",
-                    remedy="Create the index, or give the user the right to write.",
-                )
-            else:
-                batch.reject(index, f"{kind}: {reason}")
-        if again:
-            raise RetryLater(f"{len(again)} of {len(items)} items refused ({why})", again=again)
+    def _fate_of(self, item: Any) -> Fate:
+        """Return what became of an item, by the cluster's answer about it."""
+        status, kind, reason = _said(item)
+        if status < _ERROR_STATUS_MIN:
+            return WRITTEN
+        meant = STATUSES.get(status)
+        if meant is Kind.FULL or kind in _REFUSED_TYPES or status >= _SERVER_STATUS_MIN:
+            return Fate(Kind.FULL, f"{kind or status}: {reason}")
+        if self._is_there(status):
+            return LEFT_OUT
+        is_denied = meant is Kind.NOT_ALLOWED or kind in _WRONG_TYPES
+        return Fate(Kind.NOT_ALLOWED if is_denied else Kind.CONTENT, f"{kind}: {reason}")
 
     def _is_there(self, status: int) -> bool:
         """Whether this error means that an earlier call has done the same."""

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from flowctl.arguments import check_arguments
 from flowctl.bolts.batch import Batch
-from flowctl.errors import ConfigError, JobError, UnrunnableError
+from flowctl.delivery.item_sink import NotInJsonError, encoded, wanted_of
+from flowctl.errors import ConfigError, JobError
 from flowctl.failure.callables import check_plain
 from flowctl_http._client import Client, Headers, Request, checked_url, host_of
-from flowctl_http._json import NotInJsonError, encoded, without_rejected
 from flowctl_http._keys import call_key
 
 _METHODS = ("POST", "PUT", "PATCH", "DELETE")
@@ -122,18 +122,6 @@ class HttpSink:
         self._client.close()
 
 
-def wanted_of(rows: Iterable[Any], batch: Batch) -> list[tuple[int, Any]]:
-    """Return the rows that aren't None, each with its index in ``batch``."""
-    listed = list(rows)
-    if len(listed) != len(batch):
-        raise UnrunnableError(
-            "rows",
-            f"{len(listed)} rows for a batch of {len(batch)} records.",
-            remedy="Pass one item for each record, in order; None for a record without a row.",
-        )
-    return [(index, row) for index, row in enumerate(listed) if row is not None]
-
-
 def _refuse_unclear(response: Any) -> None:
     """Raise :class:`JobError` for an answer that doesn't confirm that the rows were accepted."""
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -160,3 +148,19 @@ def _encoded(body: Any) -> tuple[bytes, str]:
         return encoded(body), _JSON
     except NotInJsonError as error:
         raise JobError(f"the body can't be sent: {error}.", remedy="Send None or a text.") from None
+
+
+def without_rejected(
+    wanted: Sequence[tuple[int, Any]], batch: Batch, encode: Callable[[int, Any], bytes]
+) -> dict[int, bytes]:
+    """Return ``encode(index, row)`` of each row, by index.
+
+    A row with a number that JSON lacks is rejected.
+    """
+    made: dict[int, bytes] = {}
+    for index, row in wanted:
+        try:
+            made[index] = encode(index, row)
+        except NotInJsonError as error:
+            batch.reject(index, str(error))
+    return made

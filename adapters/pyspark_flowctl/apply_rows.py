@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
+    from flowctl.batch_ports import BatchService
     from flowctl.ports import Bolts, Process
 
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @check_arguments("out", "columns", "form", "keep_results")
 def apply(
     df: DataFrame | str | os.PathLike[str] | Sequence[str],
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | BatchService,
     *,
     schema: str | StructType,
     name: str,

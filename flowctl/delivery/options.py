@@ -120,6 +120,18 @@ def _append(name: str, given: Any) -> Any:
     return given
 
 
+def _iceberg(name: str, given: Any) -> Any:
+    if isinstance(given, str):
+        return _text(name, given)
+    if not hasattr(given, "add_files"):
+        raise ConfigError(
+            name,
+            f"is a {type(given).__name__}, not a Table of pyiceberg.",
+            remedy="Give one, or its name: 'catalog.namespace.table'.",
+        )
+    return given
+
+
 def _by_pacing(_: str, given: Any) -> Any:
     """:func:`flowctl.paced` checks it, with the target."""
     return given
@@ -248,6 +260,8 @@ OPTIONS: Final = (
            (APPLY,), _whole),
     Option("mode", '"append"', None,
            "`out` is a Delta table, to which the rows are added in one commit", (APPLY,), _append),
+    Option("table", "a `Table` of pyiceberg, or `catalog.namespace.table`", None,
+           "an Iceberg table, to which the rows are added in one commit", (APPLY,), _iceberg),
     Option("view", '"auto", "live", "plain", "quiet", "off" or "page"', "auto",
            "how progress is shown", (APPLY,), _view),
 )  # fmt: skip
@@ -293,6 +307,7 @@ class ApplyOptions(CallOptions, total=False):
     settings: GivenSettings
     files: int | None
     mode: Literal["append"] | None
+    table: Any
     view: ViewChoice
 
 

@@ -76,8 +76,9 @@ _AWS: Final[dict[Kind, Words]] = {
     _DENIED: (
         "AccessDenied", "AccessDeniedException", "AuthFailure", "ExpiredToken",
         "ExpiredTokenException", "InvalidAccessKeyId", "InvalidClientTokenId",
-        "InvalidSignatureException", "MissingAuthenticationToken", "SignatureDoesNotMatch",
-        "UnauthorizedOperation", "UnrecognizedClientException",
+        "InvalidSignatureException", "MissingAuthenticationToken",
+        "ResourceNotFoundException",  # no such table, stream, function
+        "SignatureDoesNotMatch", "UnauthorizedOperation", "UnrecognizedClientException",
     ),
     _CONTENT: ("ValidationException",),
 }  # fmt: skip
@@ -105,14 +106,25 @@ KAFKA_CODES: Final[dict[str, Kind]] = {
     "_TIMED_OUT": _FULL,
     "_TRANSPORT": _FULL,
     "_WAIT_COORD": _FULL,
+    "_PURGE_INFLIGHT": _FULL,
+    "_PURGE_QUEUE": _FULL,
     "ILLEGAL_GENERATION": _FULL,
+    "KAFKA_STORAGE_ERROR": _FULL,
+    "LEADER_NOT_AVAILABLE": _FULL,
+    "NETWORK_EXCEPTION": _FULL,
+    "NOT_ENOUGH_REPLICAS": _FULL,
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _FULL,
+    "NOT_LEADER_FOR_PARTITION": _FULL,
     "REBALANCE_IN_PROGRESS": _FULL,
+    "REQUEST_TIMED_OUT": _FULL,
+    "THROTTLING_QUOTA_EXCEEDED": _FULL,
     "UNKNOWN_MEMBER_ID": _FULL,
     "_AUTHENTICATION": _DENIED,
     "CLUSTER_AUTHORIZATION_FAILED": _DENIED,
     "GROUP_AUTHORIZATION_FAILED": _DENIED,
     "SASL_AUTHENTICATION_FAILED": _DENIED,
     "TOPIC_AUTHORIZATION_FAILED": _DENIED,
+    "INVALID_RECORD": _CONTENT,
     "MSG_SIZE_TOO_LARGE": _CONTENT,
 }
 

@@ -99,6 +99,10 @@ class S3:
         self._send("PUT", f"/{BUCKET}/{name}", data)
         self._checks(from_action=0)
 
+    def let_all(self) -> None:
+        """Check no keys any more."""
+        self._checks(from_action=1_000_000_000)
+
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()

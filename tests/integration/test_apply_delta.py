@@ -77,6 +77,34 @@ def test_each_row_is_in_the_table_once_however_often_the_job_is_started(tmp_path
 
 
 @needs_delta
+def test_a_partitioned_table_gets_each_row_once_in_its_partition(tmp_path, monkeypatch) -> None:
+    """Killed between the commit and what follows it, and started again, too."""
+    empty = SCHEMA.empty_table()
+    deltalake().write_deltalake(tmp_path / "table", empty, partition_by=["label"])
+
+    def by_seven(batch: Batch) -> Iterator[tuple[int, str]]:
+        for record in batch:
+            yield record.value["id"], f"#{record.value['id'] % 7}"
+
+    whole = deltalake().write_deltalake
+
+    def killed(*given: Any, **named: Any) -> None:
+        whole(*given, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deltalake(), "write_deltalake", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, fn=by_seven)
+    assert run(tmp_path, fn=by_seven).was_done
+    table = deltalake().DeltaTable(tmp_path / "table")
+    rows = pyarrow.table(deltalake().QueryBuilder().register("t", table).execute("SELECT * FROM t"))
+    found = sorted(zip(*(rows[name].to_pylist() for name in ("id", "label")), strict=True))
+    assert found == [(n, f"#{n % 7}") for n in range(1_000)]
+    assert len(table.partitions()) == 7
+
+
+@needs_delta
 def test_a_run_that_ended_before_the_commit_is_added_by_the_next(tmp_path, monkeypatch) -> None:
     def die(*_: Any, **__: Any) -> None:
         raise OSError("the store is away")
@@ -96,7 +124,11 @@ def test_a_run_that_ended_before_the_commit_is_added_by_the_next(tmp_path, monke
     [
         ({"id": [1], "label": [2]}, {}, "its column 'label'"),
         ({"id": [1]}, {}, "its column 'label'"),
-        ({"id": [1], "label": ["a"], "day": ["b"]}, {"partition_by": "day"}, "partitioned by day"),
+        (
+            {"id": [1], "label": ["a"], "day": ["b"]},
+            {"partition_by": "day"},
+            "partitioned by 'day', which is not in the schema",
+        ),
     ],
 )
 def test_a_table_that_takes_no_such_rows_is_refused_before_any_work(

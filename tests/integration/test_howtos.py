@@ -19,6 +19,7 @@ from kafka_runs import MockKafka
 from sink_parts import Postgres
 
 from flowctl.cli.main import cli
+from tests.batch_services import OpenAI
 from tests.search_service import Cluster, serve
 
 if TYPE_CHECKING:
@@ -204,6 +205,19 @@ def test_from_kafka_into_a_database(here: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.on_change("pages", "kafka", "delivery")
+def test_from_a_data_frame_into_kafka(spark: SparkSession, here: Path) -> None:
+    kafka = MockKafka()
+    ours = {"kafka:9092": kafka.servers, '"letters"': repr(str(here / "letters"))}
+    df = rows(spark, 400, "'c' || (id % 9) AS client", "id AS n")
+    _, said = run("kafka", "kafka_sink", ours, df=df)
+    assert "400 written" in said
+    found = kafka.read("visits", 400)
+    assert sorted(json.loads(one.value())["n"] for one in found) == list(range(400))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.on_change("pages", "apply", "redis")
 def test_a_model_with_quotas(spark: SparkSession, here: Path) -> None:
     """It counts tokens, and is full at first.  Quotas as in the page would take minutes."""
@@ -233,6 +247,28 @@ def test_a_model_with_quotas(spark: SparkSession, here: Path) -> None:
     assert {row.label for row in names["scored"].collect()} == {"happy"}
     assert len(set(asked)) == 60
     assert len(asked) == 62, "each text once, and the two that were refused"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.on_change("pages", "apply", "http")
+def test_a_model_s_batch_api(spark: SparkSession, here: Path) -> None:
+    def judge(request: dict[str, Any], before: int) -> tuple[int, Any]:
+        return 200, {"choices": [{"message": {"content": "happy"}}]}
+
+    fake = OpenAI(judge)
+    with serve(fake.answer) as service:
+        names, said = run(
+            "batch-apis", "batches",
+            {
+                '"Bearer ..."}': f'"Bearer key"}}, url={service.url!r}, poll_s=0.01',
+                'out="labels"': f"out={str(here / 'labels')!r}, view='off', bolts=2",
+            },
+            df=rows(spark, 60, "id", "'text ' || id AS text"),
+        )  # fmt: skip
+    assert "60 rows" in said
+    assert {row.label for row in names["scored"].collect()} == {"happy"}
+    assert set(fake.submitted.values()) == {1} and len(fake.batches) == 1
 
 
 @pytest.mark.spark

@@ -134,7 +134,7 @@ def test_a_table_that_takes_more_rows_is_used(
         ({"features": ["appendOnly", "columnMapping"], "version": 7}, r"need \['columnMapping'\]"),
         ({"version": 3}, "need version 3"),
         ({"version": 6}, "need version 6"),
-        ({"partitioned_by": ["day", "hour"]}, "partitioned by day, hour"),
+        ({"partitioned_by": ["day", "hour"]}, "partitioned by .day., which is not"),
         ({"configuration": {"delta.constraints.a": "id > 0"}}, "checks rows .delta.constraints.a"),
         (
             {"fields": [Field("id", metadata={"delta.invariants": "id > 0"}), WANTED[1]]},

@@ -20,6 +20,7 @@ import pytest
 
 import flowctl
 import flowctl_apply
+import flowctl_aws
 import flowctl_files
 import flowctl_http
 import flowctl_kafka
@@ -69,8 +70,19 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "TextLines": (flowctl_files.TextLines, {"paths": "a.txt"}),
     "TextRanges": (flowctl_files.TextRanges, {"paths": "a.txt"}),
     "BulkSink": (flowctl_http.BulkSink, {"url": "http://here", "index": "i"}),
+    "AnthropicBatch": (
+        flowctl_http.AnthropicBatch,
+        {"request": process, "result": process, "headers": {}},
+    ),
+    "OpenAIBatch": (
+        flowctl_http.OpenAIBatch,
+        {"request": process, "result": process, "headers": {}},
+    ),
     "HttpSink": (flowctl_http.HttpSink, {"url": "http://here"}),
     "KafkaRanges": (flowctl_kafka.KafkaRanges, {"topics": "t", "servers": "here:1"}),
+    "DynamoSink": (flowctl_aws.DynamoSink, {"table": "t"}),
+    "KinesisSink": (flowctl_aws.KinesisSink, {"stream": "s", "partition_key": "k"}),
+    "KafkaSink": (flowctl_kafka.KafkaSink, {"topic": "t", "servers": "here:1"}),
     "KafkaTopics": (flowctl_kafka.KafkaTopics, {"topics": "t", "servers": "here:1"}),
     "by_topic": (flowctl_kafka.by_topic, {"translators": {"t": flowctl_kafka.value_of}}),
     "RedisCheckpointStore": (flowctl_redis.RedisCheckpointStore, {"url": "redis://here"}),
@@ -96,9 +108,8 @@ WRONG: list[Any] = [
     {"nonsense": 1}, Path, lambda: None,
 ]  # fmt: skip
 PACKAGES = (
-    flowctl, flowctl_apply, flowctl_files, flowctl_http, flowctl_kafka, flowctl_redis, flowctl_sql,
-    flowctl_storm,
-    pyspark_flowctl, testing,
+    flowctl, flowctl_apply, flowctl_aws, flowctl_files, flowctl_http, flowctl_kafka,
+    flowctl_redis, flowctl_sql, flowctl_storm, pyspark_flowctl, testing,
 )  # fmt: skip
 
 
