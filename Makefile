@@ -18,6 +18,8 @@ PART ?= pacing
 MUTANTS_ARGS ?=
 # Those that the wheel's metadata names (pyproject.toml, docs/versions.md).
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13
+# A command or a path: what a venv is named after.
+ITS_VERSION := 'import sys; print("%d.%d" % sys.version_info[:2])'
 # The Sparks besides that of constraints.txt, and where one is to be had with what is used with it:
 # Databricks 15.4 has Spark 3.5 with these, and an older Python.
 SPARKS ?= 3.5 4.0 4.1 4.2
@@ -107,9 +109,10 @@ test-airflow: $(FOR_TEST) ## deploy/'s DAG, run by Airflow in a venv of its own 
 
 pythons: ## unit, property and contract tests on each of PYTHONS that is there, each in a venv of its own
 	@for python in $(PYTHONS); do \
-		if ! $$python -c "" 2> /dev/null; then echo "$$python: not on this machine, skipped"; continue; fi; \
+		if ! version=$$($$python -c $(ITS_VERSION) 2> /dev/null); then \
+			echo "$$python: not on this machine, skipped"; continue; fi; \
 		echo "$$python:"; \
-		$(MAKE) --no-print-directory PYTHON=$$python VENV=.venv-$$python test \
+		$(MAKE) --no-print-directory PYTHON=$$python VENV=.venv-python$$version test \
 			PYTEST_ARGS="tests/unit tests/property tests/contract $(PYTEST_ARGS)" || exit 1; \
 	done
 

@@ -15,6 +15,8 @@ from tests.pacing_parts import CALL_S, Target
 
 TICK_S, LAG_S = 0.25, 0.6
 QUICK = ["rate with short calls", "bucket", "a header tells", "a header lies"]
+# Gates are for means: a run is chaotic, and one alone changes with the last digit of a sum.
+SEEDS = (1, 2)
 
 
 class Rated:
@@ -228,7 +230,7 @@ def test_long_calls_that_take_no_longer_are_four_times_as_many_after_each_round(
 @pytest.mark.parametrize("name", QUICK)
 def test_targets_with_a_rate_are_used_with_few_refusals(name: str) -> None:
     setting = SETTINGS[name]
-    assert is_met(setting, [measured(setting, LAWS["flowctl"], seed=2)])
+    assert is_met(setting, [measured(setting, LAWS["flowctl"], seed) for seed in SEEDS])
 
 
 def test_the_table_names_what_was_missed() -> None:
