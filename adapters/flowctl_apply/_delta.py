@@ -94,19 +94,27 @@ class DeltaAppend:
 
     def append(self) -> None:
         """Add the finished job's files to the table, unless an earlier run has done it."""
-        description = self._results.description()
+        description, finished = self._results.description(), self._results.finished()
         assert description is not None
+        if finished is None:  # another driver, which has added it, has begun a round with more
+            return
         app_id = f"flowctl:{description.name}:{description.run}"
         try:
             table = self._deltalake.DeltaTable(self._url)
-            if table.transaction_version(app_id) is None:
-                self._commit(table, app_id, self._results.files())
+            # One version of the transaction for each round, with the files that it added.
+            version = description.round + 1
+            if (table.transaction_version(app_id) or 0) < version:
+                earlier = {file.file for file in description.settled}
+                new = [file for file in finished.files if file.file not in earlier]
+                self._commit(table, (app_id, version), new)
         except FlowctlError:
             raise
         except Exception as error:
             raise self._unusable(error) from error
 
-    def _commit(self, table: Any, app_id: str, files: Sequence[ResultFile]) -> None:
+    def _commit(
+        self, table: Any, transaction_id: tuple[str, int], files: Sequence[ResultFile]
+    ) -> None:
         self._results.check_there(files)
         transaction = importlib.import_module("deltalake.transaction")
         now_ms = int(time.time() * 1000)
@@ -121,7 +129,7 @@ class DeltaAppend:
             )
             for file in files
         ]
-        once = transaction.Transaction(app_id, 1)
+        once = transaction.Transaction(*transaction_id)
         table.create_write_transaction(
             added,
             "append",

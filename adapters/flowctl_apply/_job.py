@@ -5,20 +5,20 @@ from __future__ import annotations
 import importlib
 import secrets
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from flowctl.errors import ConfigError, InternalError
+from flowctl.errors import ConfigError, FencedError, InternalError
 from flowctl_apply._places import Place, arrow_path, place_at
 from flowctl_apply._results import (
     Description,
     Finished,
     ResultFile,
     Results,
-    files_in,
+    files_of,
     merged_name,
     total_rows,
 )
@@ -83,7 +83,8 @@ class Input(NamedTuple):
     """The input: Parquet files at ``paths``, or those that ``write`` writes to a directory's URL.
 
     ``source`` distinguishes it from other input; ``columns`` are the columns to read (None: all).
-    ``marks`` has the size and time of each file that the driver can see.
+    ``marks`` has the size and time of each file that the driver can see.  ``shape`` distinguishes
+    it from other input but not from itself with more files; "" if it is not read where it is.
     """
 
     source: str
@@ -91,6 +92,13 @@ class Input(NamedTuple):
     write: Callable[[str], None] | None = None
     columns: Sequence[str] | None = None
     marks: Mapping[str, str] = MappingProxyType({})
+    shape: str = ""
+
+    def is_more_than(self, known: Description) -> bool:
+        """Whether it is the input that a job began with, and perhaps more files."""
+        return bool(self.shape) and (
+            known.shape == self.shape and set(known.paths) <= set(self.paths)
+        )
 
 
 class Applied(NamedTuple):
@@ -141,6 +149,7 @@ class Job:
         self._uses: Mapping[str, str] = uses_of(fn)  # noted before calls of ``fn`` change values
         self._shape = shape_of(fn, form)
         self.keep_results = keep_results
+        self._round = 0
 
     def done(self, given: Input, *, may_be_gone: bool = False) -> Applied | None:
         """Return the result if an earlier run has finished the job, else None.
@@ -175,9 +184,9 @@ class Job:
             )
 
     def withdraw(self, description: Description) -> None:
-        """Free the job's name if the job could not begin, as its input was never seen."""
+        """Free the job's name, or end its round, if its input was never seen."""
         now = self.results.description()
-        if now == description and not (now.copy or now.files):
+        if now == description and not (now.copy or now.is_noted):
             self.results.withdraw()
 
     def begin(self, given: Input) -> Description:
@@ -187,8 +196,11 @@ class Job:
         another.  If another driver began while this one copied, the other driver's input counts.
         """
         known = self.results.description()
-        if known is not None:
-            return self._continued(known, given)
+        begun = self._new(given) if known is None else self._continued(known, given)
+        self._round = begun.round
+        return begun
+
+    def _new(self, given: Input) -> Description:
         copy, paths = "", list(given.paths)
         if given.write is not None:
             copy = f"input-{secrets.token_hex(_RUN_BYTES)}"
@@ -211,6 +223,7 @@ class Job:
             columns=None if given.columns is None else list(given.columns),
             copy=copy,
             marks=dict(given.marks),
+            shape=given.shape,
         )
         return self.results.begin(description)  # an unused copy is removed with the leftovers
 
@@ -221,18 +234,30 @@ class Job:
             self.results.describe(known)
         if known.source == given.source:
             return known
-        if known.copy or not given.paths:
+        if known.copy or not given.paths:  # and keep_results
             warnings.warn(
                 f"{self.name} goes on with the copy that it has of an earlier DataFrame.",
                 RuntimeWarning,
                 stacklevel=5,
             )
             return known
-        grown = msgspec.structs.replace(
-            known, source=given.source, paths=list(given.paths), marks=dict(given.marks)
-        )
+        grown = _with_input(known, given)
         self.results.describe(grown)
         return grown
+
+    def grow(self, given: Input, added: Collection[str]) -> None:
+        """Begin another round of the finished job: it does the files ``added`` to its input."""
+        known, finished = self.results.description(), self.results.finished()
+        if known is None or finished is None or not added:  # another driver has begun it
+            return
+        self.results.begin(
+            msgspec.structs.replace(
+                _with_input(known, given),
+                round=known.round + 1,
+                settled=finished.files,
+                settled_partitions=list(known.files),
+            )
+        )
 
     def process(self, description: Description, paced: Paced | None = None) -> RowWriter:
         """Return the function that the bolts run; ``paced`` is the limit for calls of ``fn``."""
@@ -259,13 +284,11 @@ class Job:
         the job: then that driver ends it.
         """
         entries = self._entries(extents, owner)
-        made = files_in(receipt for one in entries for receipt in one.receipts)
-        if len({one.file for one in made}) < len(made):
-            raise InternalError(f"{self.name}: two receipts name one file.")
-        self.results.check_there(made)
+        earlier, made = self._made(entries)
         if files is not None and len(made) > files:
             made = self._merged(made, files, owner.base[0], merge)
-            self.results.check_there(made)
+        made = [*earlier, *made]
+        self.results.check_there(made)
         rows_in = sum(one.records for one in entries)
         if rows_in and not made:
             warnings.warn(
@@ -276,15 +299,33 @@ class Job:
             )
         owner.check_owner()
         nowhere = sum(one.kept_nowhere for one in entries)
-        told = Finished(made, total_rows(made), rows_in, owner.base, rows_kept_nowhere=nowhere)
-        self.results.finish(told)
+        told = Finished(
+            made, total_rows(made), rows_in, owner.base, rows_kept_nowhere=nowhere,
+            round=self._round,
+        )  # fmt: skip
+        kept = self.results.finish(told)
         self.results.sweep(owner.base)
         # Another driver that ended at the same moment may have been first, or have removed files
-        # that this one adopted.  So the result returned is the one that is named now.
-        finished = self.results.finished()
-        assert finished is not None
+        # that this one adopted.  So the result returned is the one that is named now; none is if
+        # that driver has begun another round.
+        finished = self.results.finished() or kept
         self.results.check_there(finished.files)
         return self._applied(finished, report)
+
+    def _made(self, entries: Sequence[Entry]) -> tuple[list[ResultFile], list[ResultFile]]:
+        """Return the result of earlier rounds, and that of this one: files that are there."""
+        description = self.results.description()
+        if description is None or description.round != self._round:
+            raise FencedError(
+                f"another driver has ended {self.name!r} and begun to do what its input has more.",
+                remedy="Let it work.",
+            )
+        made = files_of(entries, description)
+        if len({one.file for one in made}) < len(made):
+            raise InternalError(f"{self.name}: two receipts name one file.")
+        self.results.check_there(made)
+        earlier = len(description.settled)
+        return made[:earlier], made[earlier:]
 
     def ended_by_another(self, given: Input, owner: ReceiptStore) -> Applied | None:
         """Return the result if an older driver has ended the job meanwhile, else None.
@@ -371,7 +412,7 @@ class Job:
                 " and go on with this one.",
             )
         self._check_uses(known, where)
-        if known.source != given.source:
+        if known.source != given.source and not given.is_more_than(known):
             raise ConfigError(
                 "df",
                 f"{where} was begun with another DataFrame.",
@@ -403,6 +444,16 @@ class Job:
                 remedy="Give another name or out; or the earlier value; or keep_results=True, to"
                 " keep the results that were made with it and go on with this one.",
             )
+
+
+def _with_input(known: Description, given: Input) -> Description:
+    return msgspec.structs.replace(
+        known,
+        source=given.source,
+        paths=list(given.paths),
+        marks=dict(given.marks),
+        shape=given.shape,
+    )
 
 
 def _flat(schema: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowctl.arguments import check_arguments
@@ -14,7 +13,7 @@ from flowctl.delivery.options import APPLY, BOLTS, ApplyOptions, documented, for
 from flowctl.errors import ConfigError, FencedError, FlowctlError
 from flowctl.runtime.launch import view_of
 from flowctl_apply._job import Applied, Input, Job, Merge
-from flowctl_apply._noted import Noted
+from flowctl_apply._noted import Noted, added_to
 from flowctl_apply._places import arrow_path
 from flowctl_apply._results import Description
 from flowctl_apply._row_writer import RowWriter
@@ -24,6 +23,7 @@ from flowctl_files.parquet_ranges import ParquetRanges
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from flowctl.core.ranges.extent import Extent
     from flowctl.ports import Bolts
     from flowctl.runtime.launch import ViewChoice
 
@@ -61,7 +61,7 @@ def apply_parquet(
             remedy='Give pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())]).',
         )
     job = Job(fn, schema, name=name, out=os.fspath(out), form=form, keep_results=keep_results)
-    return run_job(job, Input("\n".join(read), read, None, columns), checked)
+    return run_job(job, Input("\n".join(read), read, None, columns, shape="paths"), checked)
 
 
 def run_job(
@@ -80,13 +80,19 @@ def run_job(
         table.prepare()
     # A table's files may have been compacted and removed since: its rows are what counts.
     done = job.done(given, may_be_gone=table is not None)
+    if done is not None:
+        job.results.sweep()  # the driver that ended the job may have been killed before this step
+        if added := _added(job, given):
+            if table is not None:
+                table.append()  # it may also have been killed before this one
+            job.grow(given, added)
+            _say_added(options["view"], job.name, added)
+            done = None
+        else:
+            _say_done(options["view"], job.name, done)
     if done is None:
         job.check_empty(is_table=table is not None)
         done = _run(job, given, options, merge)
-    else:
-        _check_complete(job, given)
-        job.results.sweep()  # the driver that ended the job may have been killed before this step
-        _say_done(options["view"], job.name, done)
     if table is not None:
         table.append()
     return done
@@ -116,7 +122,7 @@ def _run_begun(
     from flowctl.runtime.receipt_store import ReceiptStore
 
     source = ParquetRanges(description.paths, columns=description.columns)
-    producer = Noted(source, job.results, run=description.run, may_grow=job.keep_results)
+    producer = Noted(source, job.results, description)
     store = ReceiptStore(options["checkpoint"], job.results.manifest, Unnamed(job.results))
     spout = FlowControlSpout(
         name=job.name,
@@ -150,28 +156,37 @@ def _made(options: Mapping[str, Any], process: RowWriter) -> Bolts:
     return LocalBolts(process, count=count, slots=options["slots"], refusal=options["refusal"])
 
 
-def _check_complete(job: Job, given: Input) -> None:
-    """Refuse new files for a finished job, and other input unless ``keep_results``."""
+def _added(job: Job, given: Input) -> Mapping[str, Extent]:
+    """Return the files that the input of the finished job has more than when it was finished.
+
+    Raises :class:`ConfigError` if it has more, and one that it had is gone or another one.
+    """
     description = job.results.description()
-    if not job.keep_results or description is None:
-        return
+    if description is None:
+        return {}
     if description.copy or not given.paths:
-        if description.source != given.source:
+        if description.source != given.source:  # and keep_results
             warnings.warn(
                 f"{job.name} was finished with an earlier DataFrame, whose result this is.",
                 RuntimeWarning,
                 stacklevel=4,
             )
-        return
-    now: Collection[str] = ()
-    with suppress(FlowctlError):  # the input of a finished job may have been removed
-        now = ParquetRanges(given.paths, columns=given.columns).extents(Checkpoint()).keys()
-    if added := sorted(set(now) - description.files.keys()):
-        raise ConfigError(
-            "df",
-            f"{added[0]} was added since {job.name!r} was finished.",
-            remedy="Give another name and out for what was added.",
-        )
+        return {}
+    try:
+        found = ParquetRanges(given.paths, columns=given.columns).extents(Checkpoint())
+    except FlowctlError:  # the input of a finished job may have been removed
+        return {}
+    return added_to(description.files, found)
+
+
+def _say_added(view: ViewChoice, name: str, added: Mapping[str, Extent]) -> None:
+    from flowctl.instrumentation.numbers import counted
+
+    files = counted(len(added), "file")
+    rows = counted(sum(extent.stop - extent.start for extent in added.values()), "row")
+    view_of(view).message(
+        f"{name} was finished by an earlier run, and its input has {files} more since: {rows} to do"
+    )
 
 
 def _say_done(view: ViewChoice, name: str, done: Applied) -> None:

@@ -163,7 +163,7 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
             if not isinstance(path, str | os.PathLike):
                 raise _not_a_frame(df, path)
         paths = [arrow_path(os.fspath(path)) for path in several]
-        return made("\n".join(paths), paths, None, columns)
+        return made("\n".join(paths), paths, None, columns, shape="paths")
     _check_frame(df, columns)
     explained, files = _explained(df), sorted(df.inputFiles())
     plan = _plan_in(explained)
@@ -178,7 +178,8 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
     if files and is_read(plan) and holds_all(paths, df.schema, rows):
         # Otherwise a directory such as day=1 would become a column that the DataFrame lacks.
         names = list(df.columns) if any("=" in path for path in paths) else None
-        return made(source, paths, None, columns or names, marks)
+        shape = hashlib.sha256(plan.encode()).hexdigest()[:16]
+        return made(source, paths, None, columns or names, marks, shape)
 
     def write(url: str) -> None:
         chosen = df if columns is None else df.select(*map(_quoted, columns))

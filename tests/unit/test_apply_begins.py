@@ -37,6 +37,14 @@ def other(batch: Batch) -> list[tuple[int]]:
     return [(-record.value["id"],) for record in batch]
 
 
+CALLED: list[int] = []
+
+
+def noting(batch: Batch) -> list[tuple[int]]:
+    CALLED.extend(record.value["id"] for record in batch)
+    return [(record.value["id"],) for record in batch]
+
+
 def write_rows(directory: Path, *ids: int) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table({"id": ids}), directory / f"{ids[0]}.parquet")
@@ -153,15 +161,59 @@ def test_a_job_beside_another_one_and_files_of_others_below_are_taken(place: Pat
     assert ids(run(place, name="two")) == [1, 2, 3]
 
 
-def test_a_finished_job_does_not_leave_out_a_file_that_was_added(place: Path) -> None:
+@pytest.mark.parametrize("files", [None, 1])
+def test_a_finished_job_does_the_files_that_were_added_and_no_others(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: Any
+) -> None:
     """Kind: what is named as the result is that of the input that was given."""
-    assert ids(run(place)) == [1, 2, 3]
+    assert ids(run(place, files=files)) == [1, 2, 3]
     write_rows(place / "in", 4, 5)
-    assert run(place).was_done, "as the page says"
-    with pytest.raises(
-        ConfigError, match=r"df: .*4\.parquet was added since 'scores' was finished"
-    ):
-        run(place, keep_results=True)
+    monkeypatch.setattr(f"{__name__}.CALLED", called := [])
+    more = run(place, noting, files=files, view="plain", keep_results=True)
+    assert (ids(more), more.was_done) == ([1, 2, 3, 4, 5], False)
+    assert sorted(called) == [4, 5]
+    assert "has 1 file more since: 2 rows to do" in capsys.readouterr().err
+    assert run(place, noting, keep_results=True).was_done
+    write_rows(place / "in", 6, 7, 8)
+    assert ids(run(place, noting, files=files, keep_results=True)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(called) == 5
+
+
+def test_a_round_that_is_killed_goes_on_where_it_was(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(place)
+    write_rows(place / "in", 4, 5, 6)
+    monkeypatch.setenv("KILLED_AT", "6")
+    with pytest.raises(FlowctlError, match="is killed"):
+        run(place)
+    monkeypatch.delenv("KILLED_AT")
+    write_rows(place / "in", 7)
+    assert ids(run(place)) == [1, 2, 3, 4, 5, 6, 7]
+    assert run(place).was_done
+
+
+def test_a_finished_job_refuses_more_input_if_what_it_has_done_is_another_now(place: Path) -> None:
+    run(place)
+    write_rows(place / "in", 4, 5)
+    pyarrow.parquet.write_table(pyarrow.table({"id": [7]}), place / "in" / "1.parquet")
+    with pytest.raises(ConfigError, match=r"df: .*1\.parquet is not the file of the first run"):
+        run(place)
+    (place / "in" / "1.parquet").unlink()
+    with pytest.raises(ConfigError, match=r"df: .*1\.parquet is gone"):
+        run(place)
+    shutil.rmtree(place / "in")
+    assert run(place).was_done, "the input of a finished job may be removed"
+
+
+def test_a_round_that_can_not_begin_leaves_the_finished_job_as_it_was(place: Path) -> None:
+    run(place)
+    write_rows(place / "in", 4, 5)
+    with pytest.raises(FlowctlError):
+        run(place, checkpoint="redis://127.0.0.1:1/0")
+    (place / "in" / "4.parquet").unlink()
+    again = run(place)
+    assert (ids(again), again.was_done) == ([1, 2, 3], True)
 
 
 def test_files_that_were_added_to_a_list_are_read_when_a_job_goes_on(
@@ -176,9 +228,9 @@ def test_files_that_were_added_to_a_list_are_read_when_a_job_goes_on(
         apply_parquet(files[:1], same, **given)
     monkeypatch.delenv("KILLED_AT")
     write_rows(place / "in", 4, 5)
+    assert ids(apply_parquet(files, same, **given)) == [1, 2, 3, 4, 5]
     with pytest.raises(ConfigError, match=r"df: .* begun with another DataFrame"):
-        apply_parquet(files, same, **given)
-    assert ids(apply_parquet(files, same, keep_results=True, **given)) == [1, 2, 3, 4, 5]
+        apply_parquet(files[1:], same, **given)
 
 
 def test_a_job_that_goes_on_with_the_copy_of_an_earlier_dataframe_says_so(place: Path) -> None:
