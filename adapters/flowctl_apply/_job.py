@@ -22,7 +22,7 @@ from flowctl_apply._results import (
     merged_name,
     total_rows,
 )
-from flowctl_apply._row_writer import AsyncRowWriter, RowWriter, Target
+from flowctl_apply._row_writer import AsyncRowWriter, Rows, RowWriter, Target
 from flowctl_apply._rows import arrow, shape_of
 from flowctl_apply._uses import fingerprint, uses_of
 
@@ -128,6 +128,8 @@ class Job:
     ``fn``, or a copy of an earlier DataFrame, and goes on from there.
     """
 
+    columns_are = "columns"  # the parameter that names the columns to read
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -144,9 +146,9 @@ class Job:
         self.name = name
         self.schema = schema
         self.results: Results = Results(place_at(out), name)
-        self._fn = fn
-        self._code: str = fingerprint(fn)
-        self._uses: Mapping[str, str] = uses_of(fn)  # noted before calls of ``fn`` change values
+        self.fn = fn
+        self.code: str = fingerprint(fn)
+        self.uses: Mapping[str, str] = uses_of(fn)  # noted before calls of ``fn`` change values
         self._shape = shape_of(fn, form)
         self.keep_results = keep_results
         self._round = 0
@@ -212,19 +214,7 @@ class Job:
                 for file in files
                 if file.name.endswith(".parquet")
             ]
-        description = Description(
-            name=self.name,
-            run=secrets.token_hex(_RUN_BYTES),
-            schema=str(self.schema),
-            source=given.source,
-            fn=self._code,
-            uses=dict(self._uses),
-            paths=paths,
-            columns=None if given.columns is None else list(given.columns),
-            copy=copy,
-            marks=dict(given.marks),
-            shape=given.shape,
-        )
+        description = described(self, given._replace(paths=paths), copy)
         return self.results.begin(description)  # an unused copy is removed with the leftovers
 
     def _continued(self, known: Description, given: Input) -> Description:
@@ -263,10 +253,14 @@ class Job:
         """Return the function that the bolts run; ``paced`` is the limit for calls of ``fn``."""
         from flowctl.failure.callables import is_async
 
-        kind = AsyncRowWriter if is_async(self._fn) else RowWriter
+        kind = AsyncRowWriter if is_async(self.fn) else RowWriter
         results = self.results
         target = Target(results.place, self.name, f"{results.directory}/job.json", description.run)
-        return kind(self._fn, self._shape, self.schema, target, paced)
+        return kind(self.fn, self._shape, self.rows(), target, paced)
+
+    def rows(self) -> Rows:
+        """Return what a file of results holds of what ``fn`` returned."""
+        return Rows(self.schema)
 
     def finish(
         self,
@@ -392,9 +386,9 @@ class Job:
             )
         if known.columns != (None if given.columns is None else list(given.columns)):
             raise ConfigError(
-                "columns",
+                self.columns_are,
                 f"{where} was begun with {known.columns}, not {given.columns}.",
-                remedy=f"{another}, or the earlier columns.",
+                remedy=f"{another}, or the earlier {self.columns_are}.",
             )
         if self.keep_results:
             return
@@ -404,7 +398,7 @@ class Job:
                 f"{where} holds results of several functions: keep_results=True was given.",
                 remedy=f"{another}; or keep_results=True again, to have them as they are.",
             )
-        if known.fn != self._code:
+        if known.fn != self.code:
             raise ConfigError(
                 "fn",
                 f"{where} was begun with another function.",
@@ -428,13 +422,13 @@ class Job:
 
     def _is_another(self, known: Description) -> bool:
         """Whether the job was begun with another function, or with other values that it uses."""
-        has_other_values = known.uses is not None and known.uses != self._uses
-        return known.fn != self._code or has_other_values
+        has_other_values = known.uses is not None and known.uses != self.uses
+        return known.fn != self.code or has_other_values
 
     def _check_uses(self, known: Description, where: str) -> None:
         if known.uses is None:  # of an older version
             return
-        now = self._uses
+        now = self.uses
         names = known.uses.keys() | now.keys()
         changed = sorted(name for name in names if known.uses.get(name) != now.get(name))
         if changed:
@@ -444,6 +438,23 @@ class Job:
                 remedy="Give another name or out; or the earlier value; or keep_results=True, to"
                 " keep the results that were made with it and go on with this one.",
             )
+
+
+def described(job: Job, given: Input, copy: str = "") -> Description:
+    """Return the description of a new ``job`` over ``given``, or over that in ``copy``."""
+    return Description(
+        name=job.name,
+        run=secrets.token_hex(_RUN_BYTES),
+        schema=str(job.schema),
+        source=given.source,
+        fn=job.code,
+        uses=dict(job.uses),
+        paths=list(given.paths),
+        columns=None if given.columns is None else list(given.columns),
+        copy=copy,
+        marks=dict(given.marks),
+        shape=given.shape,
+    )
 
 
 def _with_input(known: Description, given: Input) -> Description:

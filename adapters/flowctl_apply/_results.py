@@ -268,6 +268,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     settled: list[ResultFile] = []
     """The result of the rounds before: of the partitions ``settled_partitions``."""
     settled_partitions: list[str] = []
+    copies: list[str] = []
+    """Of what rounds read, below the job's directory: kept, since the next round asks for it."""
 
     @property
     def is_noted(self) -> bool:
@@ -407,7 +409,11 @@ class Results:
 
         To be called just before files are named as a result.
         """
+        files = list(files)
         there = {file.name: file.size_bytes for file in self.place.names()}
+        if any("/" in one.file for one in files):  # in a copy
+            copies = self.place.names(self.directory, recursive=True)
+            there |= {file.name: file.size_bytes for file in copies}
         for one in files:
             if there.get(one.file) == one.bytes:
                 continue
@@ -472,7 +478,7 @@ class Results:
         }
         if not is_done:
             found.discard(description.copy)
-        return sorted(found)
+        return sorted(found.difference(description.copies))
 
     def sweep(self, owner: tuple[int, str] | None = None) -> Swept:
         """Remove the leftovers and return them.  ``owner`` is as for :meth:`leftovers`."""

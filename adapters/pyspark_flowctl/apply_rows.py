@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,11 @@ from flowctl.adapters import load_adapter
 from flowctl.arguments import check_arguments
 from flowctl.delivery.options import APPLY, BOLTS, ApplyOptions, documented, for_apply
 from flowctl.errors import ConfigError
-from pyspark_flowctl.column_types import check_readable
-from pyspark_flowctl.dataframes import columns_checked, input_of
+from pyspark_flowctl.column_types import check_columns, check_readable
+from pyspark_flowctl.dataframes import as_it_is, columns_checked, input_of, quoted
+from pyspark_flowctl.failed_rows import check_frame
 from pyspark_flowctl.features import arrow_schema, is_connect, struct_of
+from pyspark_flowctl.keyed_rows import KeyedRows, job_over_keys, key_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @documented(APPLY)
-@check_arguments("out", "columns", "form", "keep_results")
+@check_arguments("out", "columns", "key", "form", "keep_results")
 def apply(
     df: DataFrame | str | os.PathLike[str] | Sequence[str],
     fn: Callable[..., Any],
@@ -33,6 +34,7 @@ def apply(
     name: str,
     out: str | os.PathLike[str],
     columns: Sequence[str] | None = None,
+    key: str | Sequence[str] | None = None,
     form: str | None = None,
     keep_results: bool = False,
     **options: Unpack[ApplyOptions],
@@ -51,6 +53,10 @@ def apply(
     ``batch.reject(index, why)``.  It returns any number of rows (tuples, dicts, Arrow, pandas), and
     may be a generator or ``async def``.
 
+    With ``key``, the columns that decide the result, ``fn`` sees these alone, and returns one row
+    for each different key, in their order.  The result has the columns of ``df``, then those of
+    ``schema``.  A key is paid once per job, also if ``df`` has other rows later.
+
     ``out`` is a directory that driver and workers see: an object store, or a shared disk.  Another
     ``df``, ``fn`` or ``schema`` under the same name is refused (:class:`ConfigError`);
     ``keep_results=True`` accepts another ``fn`` for the remaining rows.  Needs a Spark session,
@@ -60,14 +66,45 @@ def apply(
     spark = _session_of(df)
     struct = _struct(spark, schema)
     check_readable(struct, "schema", spark.conf.get)
-    job = load_adapter("flowctl_apply._job", "parquet").Job(
-        fn, _arrow_schema(struct), name=name, out=_checked_out(out), form=form,
-        keep_results=keep_results,
-    )  # fmt: skip
+    how = {"name": name, "out": _checked_out(out), "form": form, "keep_results": keep_results}
+    arrow = _arrow_schema(struct)
+    if key is not None:
+        frame = _frame_of(df, columns)
+        return _pay_once(frame, fn, key_of(frame, key, struct), struct, how=how, options=checked)
+    job = load_adapter("flowctl_apply._job", "parquet").Job(fn, arrow, **how)
     done = _run(spark, job, input_of(df, columns_checked(df, columns)), checked)
     if not done.files:
         return spark.createDataFrame([], struct)
-    return spark.read.schema(struct).parquet(*map(_as_it_is, done.files))
+    return spark.read.schema(struct).parquet(*map(as_it_is, done.files))
+
+
+def _pay_once(
+    df: DataFrame,
+    fn: Callable[..., Any],
+    key: StructType,
+    schema: StructType,
+    *,
+    how: dict[str, Any],
+    options: dict[str, Any],
+) -> DataFrame:
+    if options["mode"] is not None:
+        raise ConfigError(
+            "mode",
+            "with key= the results stand beside the rows of df, in no table.",
+            remedy="Leave it out, and write the DataFrame that apply returns.",
+        )
+    job = job_over_keys(fn, df, key, schema, **how)
+    rows = KeyedRows(df, job, key, schema)
+    return rows.run(lambda given: _run(df.sparkSession, job, given, options), options["view"])
+
+
+def _frame_of(df: Any, columns: Sequence[str] | None) -> DataFrame:
+    """Return the ``columns`` of ``df``, which must be a DataFrame."""
+    check_frame(df)
+    names = columns_checked(df, columns)
+    check_columns(df.schema, "df", names)
+    chosen: DataFrame = df if names is None else df.select(*map(quoted, names))
+    return chosen
 
 
 def _run(spark: SparkSession, job: Any, given: Any, options: dict[str, Any]) -> Any:
@@ -151,11 +188,6 @@ def _checked_out(out: str | os.PathLike[str]) -> str:
     if "\\" in text:
         raise ConfigError("out", "Spark's paths have no backslashes.", remedy="Rename it.")
     return text
-
-
-def _as_it_is(url: str) -> str:
-    """Return the path with Spark's pattern characters escaped."""
-    return re.sub(r"([\[\]{}*?])", r"\\\1", url)
 
 
 def _merging(
