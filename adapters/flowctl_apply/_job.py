@@ -219,7 +219,7 @@ class Job:
 
     def _continued(self, known: Description, given: Input) -> Description:
         """Return how to go on; ``keep_results`` allows another function and added files."""
-        if not known.is_mixed and self._is_another(known):
+        if not known.is_mixed and self.is_another(known):
             known = msgspec.structs.replace(known, is_mixed=True)
             self.results.describe(known)
         if known.source == given.source:
@@ -420,7 +420,7 @@ class Job:
                     remedy=f"{another}; or keep_results=True, to keep the earlier results.",
                 )
 
-    def _is_another(self, known: Description) -> bool:
+    def is_another(self, known: Description) -> bool:
         """Whether the job was begun with another function, or with other values that it uses."""
         has_other_values = known.uses is not None and known.uses != self.uses
         return known.fn != self.code or has_other_values

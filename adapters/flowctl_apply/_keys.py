@@ -126,7 +126,7 @@ class KeyedJob(Job):
         return f"round-{number}-{secrets.token_hex(8)}"
 
     def add(
-        self, known: Description | None, copy: str, keys: str, had: Sequence[ResultFile] = ()
+        self, known: Description | None, copy: str, had: Sequence[ResultFile] = ()
     ) -> Description:
         """Begin a round over the files in the directory ``keys`` of ``copy``.
 
@@ -134,7 +134,7 @@ class KeyedJob(Job):
         no work.  Returns another driver's round if that was first.
         """
         place = self.results.place
-        found = place.names(f"{self.results.directory}/{copy}/{keys}")
+        found = place.names(f"{self.results.directory}/{copy}/keys")
         paths = [place.own_path(one.name) for one in found if one.name.endswith(".parquet")]
         if known is None:
             begun = described(self, Input(_SHAPE, paths, None, self.key, shape=_SHAPE))

@@ -15,6 +15,7 @@ from pyspark_flowctl.dataframes import as_it_is, columns_checked, input_of, quot
 from pyspark_flowctl.failed_rows import check_frame
 from pyspark_flowctl.features import arrow_schema, is_connect, struct_of
 from pyspark_flowctl.keyed_rows import KeyedRows, job_over_keys, key_of
+from pyspark_flowctl.result_cache import Bounds, ResultCache
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +63,7 @@ def apply(
     ``keep_results=True`` accepts another ``fn`` for the remaining rows.  Needs a Spark session,
     classic or Connect, and pyarrow on the workers.
     """
-    checked = for_apply(name, options)
+    checked = for_apply(name, options, key=key)
     spark = _session_of(df)
     struct = _struct(spark, schema)
     check_readable(struct, "schema", spark.conf.get)
@@ -94,7 +95,12 @@ def _pay_once(
             remedy="Leave it out, and write the DataFrame that apply returns.",
         )
     job = job_over_keys(fn, df, key, schema, **how)
-    rows = KeyedRows(df, job, key, schema)
+    cache = None
+    if options["cache"] is not None:
+        bounds = Bounds(options["cache_days"], options["cache_gb"])
+        whole = [*key, *schema]
+        cache = ResultCache(df.sparkSession, options["cache"], job, whole, bounds)
+    rows = KeyedRows(df, job, key, schema, cache)
     return rows.run(lambda given: _run(df.sparkSession, job, given, options), options["view"])
 
 

@@ -5,13 +5,12 @@ Keys are compared as Spark groups rows: null equals null, NaN equals NaN, and 0.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flowctl.adapters import load_adapter
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.numbers import counted
+from flowctl.instrumentation.numbers import count, counted
 from flowctl.runtime.launch import view_of
 from pyspark_flowctl.dataframes import ROW_GROUP_BYTES, as_it_is, instants, quoted
 from pyspark_flowctl.features import arrow_schema
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
+    from pyspark_flowctl.result_cache import ResultCache
+
 _COMPARED: Final = frozenset(
     {"StringType", "BinaryType", "BooleanType", "ByteType", "ShortType", "IntegerType", "LongType"}
     | {"FloatType", "DoubleType", "DecimalType", "DateType", "TimestampType", "TimestampNTZType"}
@@ -27,6 +28,7 @@ _COMPARED: Final = frozenset(
 _KEY: Final = "_flowctl_key_"  # beside the columns of the DataFrame, whose names are the user's
 _RESULT: Final = "_flowctl_result_"
 _ROWS: Final = "_flowctl_rows"  # how many have the key
+_HITS: Final = "hits"
 _HAS: Final = "_flowctl_has_result"
 
 
@@ -80,11 +82,19 @@ def _no_key(kind: DataType) -> str | None:
 
 
 class _Looked(NamedTuple):
-    """What a look at the DataFrame has found."""
+    """What a look at the DataFrame has found: how many rows, keys, keys to do, results to take."""
 
     rows: int
     keys: int
     new: int
+    cached: int
+
+    def told(self, names: Sequence[str]) -> str:
+        taken = f", {count(self.cached)} of the cache" if self.cached else ""
+        return (
+            f"{counted(self.rows, 'row')} with {counted(self.keys, 'different key')}"
+            f" ({', '.join(names)}); {count(self.new)} to do{taken}"
+        )
 
 
 class KeyedRows:
@@ -93,12 +103,16 @@ class KeyedRows:
     ``key`` and ``schema`` are the columns of the key and of its result.
     """
 
-    def __init__(self, df: DataFrame, job: Any, key: StructType, schema: StructType) -> None:
+    def __init__(
+        self, df: DataFrame, job: Any, key: StructType, schema: StructType,
+        cache: ResultCache | None = None,
+    ) -> None:  # fmt: skip
         self._df = df
         self._spark: SparkSession = df.sparkSession
         self._job = job
         self._key = key
         self._schema = schema
+        self._cache = cache
         self._place = job.results.place
 
     def run(self, run_job: Callable[[Any], Any], view: Any) -> DataFrame:
@@ -110,39 +124,90 @@ class KeyedRows:
         if known is not None and self._job.results.finished() is None:
             run_job(self._job.given(known))
             known = self._job.known()
+            self._keep(known)
         copy = self._job.new_round(known)
-        with self._written(known, copy) as looked:
-            new = looked.new
-            view_of(view).message(
-                f"{self._job.name}: {counted(looked.rows, 'row')} with"
-                f" {counted(looked.keys, 'different key')}"
-                f" ({', '.join(self._key.names)}); {new} to do"
-            )
-            if new:
-                known = self._job.add(known, copy, "keys")
+        looked = self._look(known, copy)
+        view_of(view).message(f"{self._job.name}: {looked.told(self._key.names)}")
+        if known is None or looked.new or looked.cached:
+            known = self._job.add(known, copy, self._had(copy))
+        else:
+            self._remove(copy)
         run_job(self._job.given(known))
+        self._keep(self._job.known())
         return self._frame()
 
-    @contextlib.contextmanager
-    def _written(self, known: Any, copy: str) -> Iterator[_Looked]:
-        """Write the keys that are new into ``copy``; remove it if there is none."""
+    def _look(self, known: Any, copy: str) -> _Looked:
+        """Write into ``copy`` the keys that are new, and what the cache has of them."""
         from pyspark.sql import functions as F
 
         names = [quoted(name) for name in self._key.names]
         there = self._df.groupBy(*names).agg(F.count("*").alias(_ROWS))
-        first = "keys" if known is None else "all"
-        self._write(there, copy, first)
-        there = self._spark.read.parquet(self._url(copy, first))
+        is_first = known is None and self._cache is None
+        self._write(there, copy, "keys" if is_first else "all")
+        there = self._read(copy, "keys" if is_first else "all")
         rows, keys = there.agg(F.sum(_ROWS), F.count("*")).first() or (0, 0)
-        new = keys
+        if is_first:
+            return _Looked(rows or 0, keys, keys, 0)
         if known is not None:
-            seen = _numbered(self._seen(known), self._key.names, _KEY)
-            self._write(there.join(seen, _alike(self._key.names), "left_anti"), copy, "keys")
-            new = self._spark.read.parquet(self._url(copy, "keys")).count()
-            self._remove(copy, "all")
-        yield _Looked(rows or 0, keys, new)
-        if known is not None and not new:
-            self._remove(copy)
+            there = there.join(self._numbered(self._seen(known)), self._alike(), "left_anti")
+        cached = 0
+        if self._cache is not None:
+            cached = self._take(there, copy)
+            taken = self._numbered(self._read(copy, _HITS))
+            there = there.join(taken, self._alike(), "left_anti")
+        self._write(there, copy, "keys")
+        self._remove(copy, "all")
+        return _Looked(rows or 0, keys, self._read(copy, "keys").count(), cached)
+
+    def _take(self, there: DataFrame, copy: str) -> int:
+        """Copy the results that the cache has of the keys that are ``there``."""
+        assert self._cache is not None
+        wanted = self._numbered(there)
+        own = [quoted(name) for name in (*self._key.names, *self._schema.names)]
+
+        def take(kept: DataFrame) -> None:
+            self._write(kept.join(wanted, self._alike(), "left_semi").select(*own), copy, _HITS)
+
+        self._cache.read(take)
+        return self._read(copy, _HITS).count()
+
+    def _had(self, copy: str) -> list[Any]:
+        """Return the files of results that need no work."""
+        from pyarrow import parquet
+
+        kind = load_adapter("flowctl_apply._results", "parquet").ResultFile
+        found = self._place.names(f"{self._job.results.directory}/{copy}/{_HITS}")
+        files = [one for one in found if one.name.endswith(".parquet")]
+        rows = [parquet.read_metadata(self._place.own_path(one.name)).num_rows for one in files]
+        made = zip(files, rows, strict=True)
+        return [kind(one.name, number, one.size_bytes) for one, number in made if number]
+
+    def _keep(self, known: Any) -> None:
+        """Add what the round has paid to the cache."""
+        finished, settled = self._job.results.finished(), {one.file for one in known.settled}
+        paid = (
+            [] if finished is None else [one for one in finished.files if one.file not in settled]
+        )
+        if self._cache is not None and paid:
+            self._cache.add(self._found(paid), known)
+
+    def _found(self, files: Sequence[Any]) -> DataFrame:
+        from pyspark.sql.types import StructType
+
+        whole = StructType([*self._key, *self._schema])
+        urls = [as_it_is(self._place.path(one.file)) for one in files]
+        if not urls:
+            return self._spark.createDataFrame([], whole)
+        return self._spark.read.schema(whole).parquet(*urls)
+
+    def _numbered(self, frame: DataFrame) -> DataFrame:
+        return _numbered(frame, self._key.names)
+
+    def _alike(self) -> Column:
+        return _alike(self._key.names)
+
+    def _read(self, *within: str) -> DataFrame:
+        return self._spark.read.parquet(self._url(*within))
 
     def _write(self, frame: DataFrame, *within: str) -> None:
         writer = frame.write.mode("overwrite").option("parquet.block.size", ROW_GROUP_BYTES)
@@ -158,6 +223,8 @@ class KeyedRows:
     def _seen(self, known: Any) -> DataFrame:
         """Return the keys of all rounds."""
         urls = [self._url(copy, "keys") for copy in known.copies]
+        taken = {one.file.rpartition("/")[0] for one in known.settled if "/" in one.file}
+        urls += [as_it_is(self._place.path(directory)) for directory in sorted(taken)]
         return self._spark.read.schema(self._key).parquet(*urls)
 
     def _frame(self) -> DataFrame:
@@ -184,19 +251,14 @@ class KeyedRows:
     def _results(self) -> DataFrame:
         """Return each key, whether it has a result, and that."""
         from pyspark.sql import functions as F
-        from pyspark.sql.types import StructType
 
         finished, known = self._job.results.finished(), self._job.known()
-        whole = StructType([*self._key, *self._schema])
-        found = self._spark.createDataFrame([], whole)
-        if finished.files:
-            urls = [as_it_is(self._place.path(one.file)) for one in finished.files]
-            found = self._spark.read.schema(whole).parquet(*urls)
         count = len(self._key)
         columns = [f"{_KEY}{n}" for n in range(count)]
         columns += [f"{_RESULT}{n}" for n in range(len(self._schema))]
-        found = found.toDF(*columns).withColumn(_HAS, F.lit(True))
-        if finished.rows == finished.rows_in:
+        found = self._found(finished.files).toDF(*columns).withColumn(_HAS, F.lit(True))
+        taken = sum(one.rows for one in finished.files if "/" in one.file)
+        if finished.rows == finished.rows_in + taken:
             return found
         seen = self._seen(known)
         results = seen.join(found, _alike(self._key.names), "left")
@@ -206,10 +268,10 @@ class KeyedRows:
         )
 
 
-def _numbered(frame: DataFrame, names: Sequence[str], prefix: str) -> DataFrame:
+def _numbered(frame: DataFrame, names: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    columns = [F.col(quoted(name)).alias(f"{prefix}{n}") for n, name in enumerate(names)]
+    columns = [F.col(quoted(name)).alias(f"{_KEY}{n}") for n, name in enumerate(names)]
     return frame.select(*columns)
 
 

@@ -60,6 +60,7 @@ def job(place: Path, rows: int, texts: int, name: str, master: str) -> None:
         key="text",
         name=name,
         out=str(place / "out"),
+        cache=str(place / "cache"),
         bolts=BOLTS,
         view="plain",
     )

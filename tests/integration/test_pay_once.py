@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+BAD = "bad"
 PAID: list[Any] = []  # the bolts are threads here
 
 
@@ -26,7 +29,7 @@ def shout(batch: Batch) -> Iterator[tuple[str | None]]:
     for record in batch:
         text = record.value.text
         PAID.append(text)
-        if text == "bad":
+        if text == BAD:
             batch.reject(record, "not nice")
         else:
             yield (text and text.upper(),)
@@ -169,3 +172,68 @@ def test_a_round_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> No
     assert made.where("said = upper(text)").count() == 101
     again = [text for text, times in paid().items() if times > 1]
     assert len(again) <= 16, "the batches under way, of two bolts, not what was done"
+
+
+@pytest.mark.slow
+@pytest.mark.on_change("apply")
+def test_what_another_job_has_paid_is_taken_from_the_cache(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paid()
+    df = spark.sql("SELECT id, IF(id % 9 = 0, NULL, concat('t', id % 100)) AS text FROM range(500)")
+    cache = {"cache": tmp_path / "cache"}
+    run(df, tmp_path, name="first", **cache)
+    assert paid().total() == 101
+    more = df.where("id < 300").union(spark.sql("SELECT 900L, 'new'"))
+    made = run(more, tmp_path, name="second", view="plain", **cache)
+    assert paid() == Counter(["new"])
+    assert "1 to do, 101 of the cache" in capsys.readouterr().err
+    assert made.where("said <=> upper(text)").count() == 301
+    assert run(more, tmp_path, name="second", **cache).count() == 301
+    # The results of a job are its own, whatever becomes of the cache.
+    shutil.rmtree(tmp_path / "cache")
+    assert run(more, tmp_path, name="second").where("said <=> upper(text)").count() == 301
+    run(df, tmp_path, name="third", out=tmp_path / "other", **cache)
+    assert paid().total() == 101
+    # Another function, or value that it uses, has results of its own.
+    monkeypatch.setattr(f"{__name__}.BAD", "t1")
+    run(df, tmp_path, name="fourth", **cache)
+    assert paid().total() == 101
+
+
+@pytest.mark.slow
+@pytest.mark.on_change("apply")
+def test_a_cache_is_bounded_and_its_parts_are_merged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paid()
+    monkeypatch.setattr("pyspark_flowctl.result_cache._PARTS_MAX", 2)
+    clock = SimpleNamespace(time=lambda: 86_400.0)
+    monkeypatch.setattr("pyspark_flowctl.result_cache.time", clock)
+
+    def texts(*named: str, **bounds: Any) -> int:
+        df = spark.createDataFrame([(text,) for text in named], "text string")
+        job = f"job-{texts.jobs}"  # type: ignore[attr-defined]
+        texts.jobs += 1  # type: ignore[attr-defined]
+        made = run(df, tmp_path, name=job, cache=tmp_path / "cache", **bounds)
+        assert made.where("said = upper(text)").count() == len(named)
+        return paid().total()
+
+    texts.jobs = 0  # type: ignore[attr-defined]
+    assert [texts("a"), texts("b", "a"), texts("c"), texts("d")] == [1, 1, 1, 1]
+    assert len(list(tmp_path.glob("cache/*/*.added"))) <= 3
+    assert texts("a", "b", "c", "d") == 0
+    clock.time = lambda: 3 * 86_400.0
+    assert texts("a", "e", cache_days=1) == 2
+    assert texts("a", "e", "b", cache_days=9) == 1, "what was too old is gone"
+    assert texts("f", cache_gb=1e-6) == 1
+    size_bytes = sum(path.stat().st_size for path in tmp_path.glob("cache/*/*/*.parquet"))
+    assert size_bytes < 5_000
+    for given, problem in (({"cache_days": 1}, "cache_days: is about a cache"),):
+        with pytest.raises(ConfigError, match=problem):
+            run(spark.sql("SELECT 'a' AS text"), tmp_path, **given)
+    with pytest.raises(ConfigError, match="cache: is about rows with equal keys"):
+        run(spark.sql("SELECT 'a' AS text"), tmp_path, key=None, cache="c")
