@@ -12,9 +12,9 @@ from flowctl.delivery.options import APPLY, BOLTS, ApplyOptions, documented, for
 from flowctl.errors import ConfigError
 from pyspark_flowctl.column_types import check_columns, check_readable
 from pyspark_flowctl.dataframes import as_it_is, columns_checked, input_of, quoted
-from pyspark_flowctl.failed_rows import check_frame
+from pyspark_flowctl.failed_rows import check_frame, failures_in, with_failures
 from pyspark_flowctl.features import arrow_schema, is_connect, struct_of
-from pyspark_flowctl.keyed_rows import KeyedRows, job_over_keys, key_of
+from pyspark_flowctl.keyed_rows import ERROR, KeyedRows, job_over_keys, key_of
 from pyspark_flowctl.result_cache import Bounds, ResultCache
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from flowctl.ports import Bolts, Process
+    from pyspark_flowctl.failed_rows import AppliedFrame
 
 
 @documented(APPLY)
@@ -39,7 +40,7 @@ def apply(
     form: str | None = None,
     keep_results: bool = False,
     **options: Unpack[ApplyOptions],
-) -> DataFrame:
+) -> AppliedFrame:
     """Call ``fn`` on all rows of ``df``; return its rows as a DataFrame with ``schema``.
 
     The DataFrame has each row's result exactly once, however often the driver, workers or Spark's
@@ -70,13 +71,15 @@ def apply(
     how = {"name": name, "out": _checked_out(out), "form": form, "keep_results": keep_results}
     arrow = _arrow_schema(struct)
     if key is not None:
+        check_frame(df)
         frame = _frame_of(df, columns)
         return _pay_once(frame, fn, key_of(frame, key, struct), struct, how=how, options=checked)
     job = load_adapter("flowctl_apply._job", "parquet").Job(fn, arrow, **how)
     done = _run(spark, job, input_of(df, columns_checked(df, columns)), checked)
-    if not done.files:
-        return spark.createDataFrame([], struct)
-    return spark.read.schema(struct).parquet(*map(as_it_is, done.files))
+    made = spark.createDataFrame([], struct)
+    if done.files:
+        made = spark.read.schema(struct).parquet(*map(as_it_is, done.files))
+    return with_failures(made, lambda: failures_in(job, _frame_of(df, columns), checked))
 
 
 def _pay_once(
@@ -87,12 +90,18 @@ def _pay_once(
     *,
     how: dict[str, Any],
     options: dict[str, Any],
-) -> DataFrame:
+) -> AppliedFrame:
     if options["mode"] is not None:
         raise ConfigError(
             "mode",
             "with key= the results stand beside the rows of df, in no table.",
             remedy="Leave it out, and write the DataFrame that apply returns.",
+        )
+    if options["errors"] and ERROR in {name.lower() for name in (*df.columns, *schema.names)}:
+        raise ConfigError(
+            "errors",
+            f"there is a column {ERROR!r} already.",
+            remedy="Rename it: df.withColumnRenamed('error', …).",
         )
     job = job_over_keys(fn, df, key, schema, **how)
     cache = None
@@ -101,12 +110,16 @@ def _pay_once(
         whole = [*key, *schema]
         cache = ResultCache(df.sparkSession, options["cache"], job, whole, bounds)
     rows = KeyedRows(df, job, key, schema, cache)
-    return rows.run(lambda given: _run(df.sparkSession, job, given, options), options["view"])
+    rows.run(lambda given: _run(df.sparkSession, job, given, options), options["view"])
+    made = rows.frame(options)
+    return with_failures(made, lambda: rows.failures(options))
 
 
 def _frame_of(df: Any, columns: Sequence[str] | None) -> DataFrame:
-    """Return the ``columns`` of ``df``, which must be a DataFrame."""
-    check_frame(df)
+    """Return the ``columns`` of ``df`` as a DataFrame."""
+    if isinstance(df, str | os.PathLike | list | tuple):
+        paths = [df] if isinstance(df, str | os.PathLike) else df
+        df = _session_of(None).read.parquet(*map(as_it_is, map(os.fspath, paths)))
     names = columns_checked(df, columns)
     check_columns(df.schema, "df", names)
     chosen: DataFrame = df if names is None else df.select(*map(quoted, names))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    class AppliedFrame(DataFrame):
+        """What ``apply`` returns: a DataFrame of results, and the rows that have none."""
+
+        @property
+        def failures(self) -> DataFrame:
+            """The rows that became dead letters, as :func:`failures` gives them; read when asked.
+
+            Raises :class:`ConfigError` without a dead letter that can be read.
+            """
+
+
 _log = ModuleLogger("pyspark_flowctl")
+# How a reason begins that is an exception: its class.
+_ERROR: Final = re.compile(r"(?:rejected: )?([A-Z]\w*)(?=:|$)")
 _GIVE: Final = "Give dead_letter=DIRECTORY, one that the driver and all workers see"
 
 
@@ -62,9 +76,10 @@ def failures(
 
     ``df`` is the DataFrame whose rows were written, or given to ``apply`` (with the columns that it
     read); only its schema and session are used.  The result has its columns, then ``reason``,
-    ``attempts`` and ``at`` (when the row was left out last).  A column of ``df`` by such a name
-    keeps it, and ours begins with ``_``.  Letters are read now, on the driver.  Raises
-    :class:`ConfigError`, and :class:`SourceError` if letters can't be read.
+    ``error`` (the class of the exception, null if there was none), ``attempts`` and ``at`` (when
+    the row was left out last).  A column of ``df`` by such a name keeps it, and ours begins with
+    ``_``.  Letters are read now, on the driver.  Raises :class:`ConfigError`, and
+    :class:`SourceError` if letters can't be read.
     """
     check_frame(df)
     return _frame(df, name, _read(_readable(dead_letter), name))
@@ -97,6 +112,15 @@ def failures_of_write(
     return _frame(df, job, letters)
 
 
+def failures_in(job: Any, df: DataFrame, options: Mapping[str, Any]) -> DataFrame:
+    """Return the letters of what the ``job`` of ``apply`` reads; ``df`` has its columns."""
+    port = _readable(options["dead_letter"])
+    description = job.results.description()
+    read = set(description.files) if description else set()
+    letters = [one for one in _read(port, job.name) if one.partition in read]
+    return _frame(df, job.name, letters)
+
+
 def _readable(given: Any) -> ReadableDeadLetter:
     port = dead_letter_of(given)
     if port is None:
@@ -120,7 +144,7 @@ def _read(port: ReadableDeadLetter, job: str) -> Sequence[Letter]:
 
 
 def _frame(df: DataFrame, job: str, letters: Sequence[Letter]) -> DataFrame:
-    from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
+    from pyspark.sql.types import StructType
 
     if shown := sum(not letter.is_exact for letter in letters):
         raise SourceError(
@@ -128,12 +152,33 @@ def _frame(df: DataFrame, job: str, letters: Sequence[Letter]) -> DataFrame:
             remedy=f"Look at them: flowctl dlq show {job}. Drop them, then the others can be read.",
         )
 
-    schema = StructType(list(df.schema))
-    names = {name.lower() for name in df.columns}
-    kinds = {"reason": StringType(), "attempts": IntegerType(), "at": TimestampType()}
-    for name, kind in kinds.items():
-        schema.add(_free(name, names), kind, nullable=False)
+    schema = StructType([*df.schema, *why_of(df.columns)])
     return df.sparkSession.createDataFrame([_row(one, df.schema) for one in letters], schema)
+
+
+def why_of(taken: Sequence[str]) -> StructType:
+    """Return the columns that say why a row failed; their names are not ``taken``."""
+    from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
+
+    names, made = {name.lower() for name in taken}, StructType()
+    made.add(_free("reason", names), StringType(), nullable=False)
+    made.add(_free("error", names), StringType(), nullable=True)
+    made.add(_free("attempts", names), IntegerType(), nullable=False)
+    return made.add(_free("at", names), TimestampType(), nullable=False)
+
+
+def _error_in(reason: str) -> str | None:
+    found = _ERROR.match(reason)
+    return found[1] if found else None
+
+
+def with_failures(frame: DataFrame, read: Callable[[], DataFrame]) -> AppliedFrame:
+    """Return ``frame`` itself, with the property ``failures``, which calls ``read``."""
+    kind: Any = type("AppliedFrame", (type(frame),), {"failures": property(lambda _: read())})
+    made: Any = frame
+    made.__class__ = kind
+    applied: AppliedFrame = made
+    return applied
 
 
 def _free(name: str, taken: Collection[str]) -> str:
@@ -153,4 +198,4 @@ def _row(letter: Letter, schema: StructType) -> tuple[Any, ...]:
     zone = None if letter.epoch is None else timezone.utc
     own = (row_of(value[field.name], field.dataType, zone=zone) for field in schema)
     at = datetime.fromtimestamp(letter.at_unix_ms / 1000, timezone.utc)
-    return *own, letter.reason, letter.attempts, at
+    return *own, letter.reason, _error_in(letter.reason), letter.attempts, at

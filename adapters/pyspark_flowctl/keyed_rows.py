@@ -5,7 +5,7 @@ Keys are compared as Spark groups rows: null equals null, NaN equals NaN, and 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flowctl.adapters import load_adapter
@@ -13,6 +13,7 @@ from flowctl.errors import ConfigError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.runtime.launch import view_of
 from pyspark_flowctl.dataframes import ROW_GROUP_BYTES, as_it_is, instants, quoted
+from pyspark_flowctl.failed_rows import failures_in, why_of
 from pyspark_flowctl.features import arrow_schema
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _KEY: Final = "_flowctl_key_"  # beside the columns of the DataFrame, whose name
 _RESULT: Final = "_flowctl_result_"
 _ROWS: Final = "_flowctl_rows"  # how many have the key
 _HITS: Final = "hits"
+_WHY: Final = "_flowctl_why_"
+ERROR: Final = "error"  # the column of ``errors="column"``
 _HAS: Final = "_flowctl_has_result"
 
 
@@ -115,8 +118,8 @@ class KeyedRows:
         self._cache = cache
         self._place = job.results.place
 
-    def run(self, run_job: Callable[[Any], Any], view: Any) -> DataFrame:
-        """Do the keys that no round had; return ``df`` with the results beside its columns.
+    def run(self, run_job: Callable[[Any], Any], view: Any) -> None:
+        """Do the keys that no round had.
 
         ``run_job`` runs the job over its ``Input``.
         """
@@ -134,7 +137,6 @@ class KeyedRows:
             self._remove(copy)
         run_job(self._job.given(known))
         self._keep(self._job.known())
-        return self._frame()
 
     def _look(self, known: Any, copy: str) -> _Looked:
         """Write into ``copy`` the keys that are new, and what the cache has of them."""
@@ -227,26 +229,65 @@ class KeyedRows:
         urls += [as_it_is(self._place.path(directory)) for directory in sorted(taken)]
         return self._spark.read.schema(self._key).parquet(*urls)
 
-    def _frame(self) -> DataFrame:
-        """Return ``df`` with the results; rows whose key has none are left out.
+    def frame(self, options: Mapping[str, Any]) -> DataFrame:
+        """Return ``df`` with the results beside its columns.
 
-        A key that the job has not seen fails the query: ``df`` would have other rows now.
+        Rows whose key has none are left out; with ``errors="column"`` they stay, and say why.  A
+        key that the job has not seen fails the query: ``df`` would have other rows now.
         """
         from pyspark.sql import functions as F
 
-        results = self._results()
-        known = F.col(_HAS).isNotNull()
-        unseen = F.raise_error(
+        keeps = options["errors"] is not None
+        joined = self._df.join(self._results(), self._alike(), "left")
+        wanted = F.lit(True) if keeps else F.col(_HAS)
+        kept = joined.where(F.when(F.col(_HAS).isNotNull(), wanted).otherwise(self._unseen()))
+        own = [F.col(quoted(name)) for name in self._df.columns]
+        made = [F.col(f"{_RESULT}{n}").alias(name) for n, name in enumerate(self._schema.names)]
+        if not keeps:
+            return kept.select(*own, *made)
+        kept, why = self._explained(kept, options)
+        return kept.select(*own, *made, F.when(~F.col(_HAS), why).alias(ERROR))
+
+    def _unseen(self) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.raise_error(
             F.lit(
                 f"{self._job.name}: the DataFrame has a row whose {', '.join(self._key.names)} it"
                 " did not have when apply looked. Call apply again: it does what is new."
             )
         ).cast("boolean")
-        joined = self._df.join(results, _alike(self._key.names), "left")
-        kept = joined.where(F.when(known, F.col(_HAS)).otherwise(unseen))
+
+    def _explained(self, kept: DataFrame, options: Mapping[str, Any]) -> tuple[DataFrame, Column]:
+        """Return the rows with the letters of their keys, and the struct that says why."""
+        from pyspark.sql import functions as F
+
+        nowhere = F.lit("rejected, and kept in no dead letter")
+        kinds = why_of([])
+        if options["dead_letter"] is None:
+            nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in kinds.fields[1:]]
+            return kept, F.struct(nowhere.alias("reason"), *nothing)
+        kept = kept.drop(*(f"{_KEY}{n}" for n in range(len(self._key))))
+        kept = kept.join(self._why(options), self._alike(), "left")
+        reason = F.coalesce(F.col(f"{_WHY}0"), nowhere).alias("reason")
+        why = [F.col(f"{_WHY}{n}").alias(one.name) for n, one in enumerate(kinds)]
+        return kept, F.struct(reason, *why[1:])
+
+    def failures(self, options: Mapping[str, Any]) -> DataFrame:
+        """Return the rows of ``df`` whose key is a letter, with the columns of that."""
+        from pyspark.sql import functions as F
+
         own = [F.col(quoted(name)) for name in self._df.columns]
-        made = [F.col(f"{_RESULT}{n}").alias(name) for n, name in enumerate(self._schema.names)]
-        return kept.select(*own, *made)
+        named = enumerate(why_of(self._df.columns))
+        why = [F.col(f"{_WHY}{n}").alias(one.name) for n, one in named]
+        return self._df.join(self._why(options), self._alike()).select(*own, *why)
+
+    def _why(self, options: Mapping[str, Any]) -> DataFrame:
+        """Return the keys that are letters, and why."""
+        keys = self._df.select(*map(quoted, self._key.names))
+        count = len(self._key)
+        names = [f"{_KEY}{n}" for n in range(count)] + [f"{_WHY}{n}" for n in range(4)]
+        return failures_in(self._job, keys, options).toDF(*names)
 
     def _results(self) -> DataFrame:
         """Return each key, whether it has a result, and that."""

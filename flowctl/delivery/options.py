@@ -118,6 +118,12 @@ def _append(name: str, given: Any) -> Any:
     return given
 
 
+def _as_column(name: str, given: Any) -> str:
+    if given != "column":
+        raise ConfigError(name, f"{given!r} is not known.", remedy='Give "column", or None.')
+    return str(given)
+
+
 def _directory(name: str, given: Any) -> str:
     return _text(name, os.fspath(given) if isinstance(given, os.PathLike) else given)
 
@@ -249,6 +255,9 @@ OPTIONS: Final = (
            (APPLY,), _number),
     Option("cache_gb", "a number", None,
            "the results of one function in `cache` take no more; the oldest go", (APPLY,), _number),
+    Option("errors", '"column"', None,
+           "with `key`: rows that failed stay, and a column `error` says why; None: they are left"
+           " out, and `.failures` of the result has them", (APPLY,), _as_column),
     Option("view", '"auto", "live", "plain", "quiet", "off" or "page"', "auto",
            "how progress is shown", (APPLY,), _view),
 )  # fmt: skip
@@ -295,6 +304,7 @@ class ApplyOptions(CallOptions, total=False):
     cache: str | os.PathLike[str] | None
     cache_days: float | None
     cache_gb: float | None
+    errors: Literal["column"] | None
     view: ViewChoice
 
 
@@ -379,7 +389,7 @@ def for_apply(name: str, given: Mapping[str, Any], *, key: object = None) -> dic
             f"{mode} would leave rows without a result.",
             remedy="Leave it out: each row's result is kept exactly once.",
         )
-    for option in ("cache",) if key is None else ():
+    for option in ("cache", "errors") if key is None else ():
         if made[option] is not None:
             raise ConfigError(
                 option, "is about rows with equal keys.", remedy="Give key=, in apply on Spark."

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-ADDED = ["reason", "attempts", "at"]
+ADDED = ["reason", "error", "attempts", "at"]
 TYPES = [
     "id", "CAST(id % 100 AS BYTE) b", "CAST(id AS SHORT) s", "CAST(id AS INT) i",
     "CAST(id / 3 AS FLOAT) f", "IF(id % 2 = 0, double('NaN'), id / 7) d",
@@ -61,11 +61,11 @@ def test_the_failures_of_a_write_are_its_rows_with_their_types(
     own = failed.select(*(f"`{name}`" for name in df.columns))
     assert own.schema == df.schema
     assert texts(own) == texts(df.where("id % 40 = 0"))
-    assert failed.columns[-3:] == ["_reason", "attempts", "at"], "df has a column reason already"
-    said = {row.id: (row._reason, row.attempts) for row in failed.collect()}
+    assert failed.columns[-4:] == ["_reason", *ADDED[1:]], "df has a column reason already"
+    said = {row.id: (row._reason, row.error, row.attempts) for row in failed.collect()}
     assert said == {
-        40: ("ValueError: forty", 2),
-        **dict.fromkeys((0, 80, 120, 160), ("rejected: a round number", 1)),
+        40: ("ValueError: forty", "ValueError", 2),
+        **dict.fromkeys((0, 80, 120, 160), ("rejected: a round number", None, 1)),
     }
     assert failed.where("at > now() - INTERVAL 1 HOUR AND at <= now()").count() == 5
 
@@ -133,7 +133,8 @@ def test_the_failures_of_apply_are_its_rows_with_their_types(
         df, label, schema="id long", name="labels", out=tmp_path / "out", bolts=2, view="off",
         dead_letter=letters, attempts_max=2,
     )  # fmt: skip
-    failed = failures(df, name="labels", dead_letter=letters)
+    failed = good.failures
+    assert texts(failed) == texts(failures(df, name="labels", dead_letter=letters))
     own = failed.select(*(f"`{name}`" for name in df.columns))
     assert good.count() == 195
     assert own.schema == df.schema
