@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from flowctl.errors import ConfigError, FencedError, InternalError
+from flowctl.errors import ConfigError, FencedError, InternalError, SourceError
 from flowctl_apply._places import Place, arrow_path, place_at
 from flowctl_apply._results import (
     Description,
@@ -22,11 +22,12 @@ from flowctl_apply._results import (
     merged_name,
     total_rows,
 )
-from flowctl_apply._row_writer import AsyncRowWriter, Rows, RowWriter, Target
+from flowctl_apply._row_writer import AsyncRowWriter, Rows, RowWriter, Target, encoded
 from flowctl_apply._rows import arrow, shape_of
 from flowctl_apply._uses import fingerprint, uses_of
 
 if TYPE_CHECKING:
+    from flowctl.core.letters import Letter
     from flowctl.core.ranges.extent import Extent
     from flowctl.instrumentation.snapshot import Report
     from flowctl.pacing.api import Paced
@@ -96,9 +97,8 @@ class Input(NamedTuple):
 
     def is_more_than(self, known: Description) -> bool:
         """Whether it is the input that a job began with, and perhaps more files."""
-        return bool(self.shape) and (
-            known.shape == self.shape and set(known.paths) <= set(self.paths)
-        )
+        given = {*self.paths, *known.own_paths}
+        return bool(self.shape) and known.shape == self.shape and set(known.paths) <= given
 
 
 class Applied(NamedTuple):
@@ -240,14 +240,37 @@ class Job:
         known, finished = self.results.description(), self.results.finished()
         if known is None or finished is None or not added:  # another driver has begun it
             return
+        self.results.begin(next_round(_with_input(known, given), finished))
+
+    def redrive(self, letters: Sequence[Letter]) -> None:
+        """Begin another round of the finished job: it does again the rows that became letters.
+
+        Their rows are read again, and copied for the round.  Raises :class:`SourceError`.
+        """
+        known, finished = self.results.description(), self.results.finished()
+        if known is None or finished is None:
+            return
+        copy = f"letters-{known.round + 1}-{secrets.token_hex(_RUN_BYTES)}"
+        by_partition: dict[str, list[int]] = {}
+        for one in letters:
+            by_partition.setdefault(one.partition, []).append(int(str(one.position)))
+        paths = []
+        for number, (partition, rows) in enumerate(sorted(by_partition.items())):
+            folders = [part for part in partition.split("/")[:-1] if "=" in part]
+            name = "/".join([self.results.directory, copy, *folders, f"{number}.parquet"])
+            self.results.place.put(name, encoded(rows_of(partition, sorted(rows))))
+            paths.append(self.results.place.own_path(name))
+        begun = next_round(known, finished, paths=paths, copy=copy)
         self.results.begin(
-            msgspec.structs.replace(
-                _with_input(known, given),
-                round=known.round + 1,
-                settled=finished.files,
-                settled_partitions=list(known.files),
-            )
+            msgspec.structs.replace(begun, redriven=[letter.id for letter in letters])
         )
+
+    def keep_copy(self) -> None:
+        """Keep the copy of the input, though the job ends: letters are rows of it."""
+        known = self.results.description()
+        if known is not None and known.copy and known.copy not in known.copies:
+            copies = [*known.copies, known.copy]
+            self.results.describe(msgspec.structs.replace(known, copies=copies))
 
     def process(self, description: Description, paced: Paced | None = None) -> RowWriter:
         """Return the function that the bolts run; ``paced`` is the limit for calls of ``fn``."""
@@ -457,11 +480,42 @@ def described(job: Job, given: Input, copy: str = "") -> Description:
     )
 
 
+def next_round(
+    known: Description, finished: Finished, *, paths: Sequence[str] = (), copy: str = ""
+) -> Description:
+    """Return the round after that of ``known``, which has ``finished``.
+
+    ``paths`` come to its input; they are in the directory ``copy`` below the job's own.
+    """
+    return msgspec.structs.replace(
+        known,
+        paths=[*known.paths, *paths],
+        round=known.round + 1,
+        settled=finished.files,
+        settled_partitions=list(known.files),
+        copies=[*known.copies, *([copy] if copy else ())],
+        redriven=[],
+    )
+
+
+def rows_of(path: str, rows: Sequence[int]) -> Any:
+    """Return the ``rows`` of a Parquet file, by their numbers; raise :class:`SourceError`."""
+    dataset = importlib.import_module("pyarrow.dataset")
+    try:
+        return dataset.dataset(path, format="parquet", partitioning=None).take(rows)
+    except (OSError, arrow().ArrowException) as error:
+        raise SourceError(
+            f"{path} can't be read: {str(error).partition(chr(10))[0]}.",
+            remedy="Restore the file: rows of it are letters that are marked to be done again.",
+        ) from error
+
+
 def _with_input(known: Description, given: Input) -> Description:
+    own = [path for path in known.own_paths if path not in given.paths]
     return msgspec.structs.replace(
         known,
         source=given.source,
-        paths=list(given.paths),
+        paths=[*given.paths, *own],
         marks=dict(given.marks),
         shape=given.shape,
     )

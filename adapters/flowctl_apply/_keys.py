@@ -15,7 +15,7 @@ import msgspec
 
 from flowctl.errors import ConfigError, UnrunnableError
 from flowctl.instrumentation.numbers import counted
-from flowctl_apply._job import Input, Job, described
+from flowctl_apply._job import Input, Job, described, next_round
 from flowctl_apply._results import Description, ResultFile
 from flowctl_apply._row_writer import Rows
 from flowctl_apply._rows import arrow, table_of
@@ -138,19 +138,10 @@ class KeyedJob(Job):
         paths = [place.own_path(one.name) for one in found if one.name.endswith(".parquet")]
         if known is None:
             begun = described(self, Input(_SHAPE, paths, None, self.key, shape=_SHAPE))
+            begun = msgspec.structs.replace(begun, copies=[copy])
         else:
             finished = self.results.finished()
             if finished is None:  # another driver has begun it
                 return self.results.description() or known
-            begun = msgspec.structs.replace(
-                known,
-                paths=[*known.paths, *paths],
-                round=known.round + 1,
-                settled=finished.files,
-                settled_partitions=list(known.files),
-            )
-        return self.results.begin(
-            msgspec.structs.replace(
-                begun, settled=[*begun.settled, *had], copies=[*begun.copies, copy]
-            )
-        )
+            begun = next_round(known, finished, paths=paths, copy=copy)
+        return self.results.begin(msgspec.structs.replace(begun, settled=[*begun.settled, *had]))

@@ -224,7 +224,7 @@ def _retriable(where: str) -> Iterator[None]:
 _T = TypeVar("_T")
 _HASH_CHARS = 8  # of two jobs at one place whose names differ only in special characters
 # A copy of the input, or of what a later round reads (with the number of that round).
-_INPUT = re.compile(r"/(input-[0-9a-f]+|round-(\d+)-[0-9a-f]+)/")
+_INPUT = re.compile(r"/(input-[0-9a-f]+|(?:round|letters)-(\d+)-[0-9a-f]+)/")
 _JOB = re.compile(r"job(?:-(\d+))?\.json")
 
 
@@ -270,6 +270,13 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     settled_partitions: list[str] = []
     copies: list[str] = []
     """Of what rounds read, below the job's directory: kept, since the next round asks for it."""
+    redriven: list[str] = []
+    """The ids of the letters that this round does again."""
+
+    @property
+    def own_paths(self) -> list[str]:
+        """Return those of ``paths`` that are in ``copies``."""
+        return [path for path in self.paths if any(f"/{copy}/" in path for copy in self.copies)]
 
     @property
     def is_noted(self) -> bool:

@@ -23,6 +23,7 @@ from flowctl_files.parquet_ranges import ParquetRanges
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from flowctl.core.letters import Letter
     from flowctl.core.ranges.extent import Extent
     from flowctl.ports import Bolts
     from flowctl.runtime.launch import ViewChoice
@@ -80,22 +81,48 @@ def run_job(
         table.prepare()
     # A table's files may have been compacted and removed since: its rows are what counts.
     done = job.done(given, may_be_gone=table is not None)
-    if done is not None:
+    if done is None:
+        job.check_empty(is_table=table is not None)
+        done = _run(job, given, options, merge)
+    else:
         job.results.sweep()  # the driver that ended the job may have been killed before this step
         if added := _added(job, given):
             if table is not None:
                 table.append()  # it may also have been killed before this one
             job.grow(given, added)
             _say_added(options["view"], job.name, added)
-            done = None
-        else:
-            _say_done(options["view"], job.name, done)
-    if done is None:
-        job.check_empty(is_table=table is not None)
+            done = _run(job, given, options, merge)
+    if letters := _marked(job, options["dead_letter"]):
+        if table is not None:
+            table.append()
+        job.redrive(letters)
+        _say_redriven(options["view"], job.name, len(letters))
         done = _run(job, given, options, merge)
+        _marked(job, options["dead_letter"])  # so that those which are done are removed
+    if done.was_done:
+        _say_done(options["view"], job.name, done)
     if table is not None:
         table.append()
     return done
+
+
+def _marked(job: Job, dead_letter: Any) -> list[Letter]:
+    """Return the job's letters that are to be done again; remove those that are done."""
+    from flowctl.ports import RedrivableDeadLetter
+
+    known = job.results.description()
+    if known is None or not isinstance(dead_letter, RedrivableDeadLetter):
+        return []
+    marked = [one for one in dead_letter.to_redrive(job.name) if one.partition in known.files]
+    if done := [one for one in marked if one.id in known.redriven]:
+        dead_letter.on_redriven(job.name, done)
+    return [one for one in marked if one.id not in known.redriven]
+
+
+def _say_redriven(view: ViewChoice, name: str, letters: int) -> None:
+    from flowctl.instrumentation.numbers import counted
+
+    view_of(view).message(f"{name}: {counted(letters, 'dead letter')} to do again")
 
 
 def _run(job: Job, given: Input, options: Mapping[str, Any], merge: Merge | None) -> Applied:
@@ -135,6 +162,8 @@ def _run_begun(
     spout.receipts = store
     try:
         report = spout.run(view=options["view"])
+        if report.letters_open:
+            job.keep_copy()
         return job.finish(producer.seen, store, report, files=options["files"], merge=merge)
     except FencedError:
         raise
@@ -173,7 +202,8 @@ def _added(job: Job, given: Input) -> Mapping[str, Extent]:
             )
         return {}
     try:
-        found = ParquetRanges(given.paths, columns=given.columns).extents(Checkpoint())
+        paths = [*given.paths, *description.own_paths]
+        found = ParquetRanges(paths, columns=given.columns).extents(Checkpoint())
     except FlowctlError:  # the input of a finished job may have been removed
         return {}
     return added_to(description.files, found)

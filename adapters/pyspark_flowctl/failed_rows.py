@@ -17,6 +17,7 @@ from flowctl.failure.texts import error_text
 from flowctl.logs import ModuleLogger
 from flowctl.ports import ReadableDeadLetter
 from pyspark_flowctl.arrow_rows import row_of
+from pyspark_flowctl.dataframes import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _log = ModuleLogger("pyspark_flowctl")
+_WHY: Final = 4  # columns of :func:`why_of`
 # How a reason begins that is an exception: its class.
 _ERROR: Final = re.compile(r"(?:rejected: )?([A-Z]\w*)(?=:|$)")
 _GIVE: Final = "Give dead_letter=DIRECTORY, one that the driver and all workers see"
@@ -83,6 +85,62 @@ def failures(
     """
     check_frame(df)
     return _frame(df, name, _read(_readable(dead_letter), name))
+
+
+@check_arguments("name")
+def redrive(rows: DataFrame, *, name: str, dead_letter: str | Path | ReadableDeadLetter) -> int:
+    """Mark letters of the job ``name``, so that its next run does them again; return their number.
+
+    ``rows`` are failures as :func:`failures` or ``.failures`` gives them, or some of them, with all
+    columns.  The next ``write`` or ``apply`` with this name and dead letter does them, and removes
+    the letters.  Raises :class:`ConfigError` for rows that are no letters, such as corrected ones:
+    write these under a name of their own.
+    """
+    check_frame(rows)
+    port = _readable(dead_letter)
+    if not hasattr(port, "file_of"):
+        raise ConfigError(
+            "dead_letter",
+            f"letters of {type(port).__name__} can't be marked here.",
+            remedy=f"{_GIVE}.",
+        )
+    letters = [letter for letter in _read(port, name) if letter.is_exact]
+    given, found = _comparable(rows, letters)
+    if strange := given.difference(found):
+        raise ConfigError(
+            "rows",
+            f"{len(strange)} of them are no letters of {name!r}, such as {min(strange)[:200]}.",
+            remedy="Give failures as they are. Rows that you have corrected are new ones: write"
+            " them under a name of their own.",
+        )
+    chosen = {one.id for one, row in zip(letters, found, strict=True) if row in given}
+    marked: int = port.file_of(name).redrive(name, chosen)[0]
+    return marked
+
+
+def _comparable(rows: DataFrame, letters: Sequence[Letter]) -> tuple[set[str], list[str]]:
+    """Return ``rows`` and ``letters`` as texts of what both have, which are equal if they are.
+
+    Letters of keys have the columns of the key alone.
+    """
+    from pyspark.sql.types import IntegerType, StructType
+
+    fields = list(rows.schema)
+    why = fields[-_WHY:]
+    if [one.dataType for one in why] != [one.dataType for one in why_of([])]:
+        raise ConfigError(
+            "rows",
+            "they do not end with the columns reason, error, attempts and at.",
+            remedy="Give failures(df, name=…, dead_letter=…), or some of its rows.",
+        )
+    known = {name for one in letters if isinstance(one.value, dict) for name in one.value}
+    own = [one for one in fields[:-_WHY] if one.name in known]
+    names = [one.name for one in (*own, *why)]
+    given = {repr(tuple(row)) for row in rows.select(*map(quoted, names)).collect()}
+    numbered = StructType([*own, *why]).add("_flowctl_n", IntegerType())
+    made = [(*_row(one, StructType(own)), n) for n, one in enumerate(letters)]
+    frame = rows.sparkSession.createDataFrame(made, numbered).orderBy("_flowctl_n")
+    return given, [repr(tuple(row)) for row in frame.drop("_flowctl_n").collect()]
 
 
 def check_frame(df: Any) -> None:

@@ -224,7 +224,8 @@ class KeyedRows:
 
     def _seen(self, known: Any) -> DataFrame:
         """Return the keys of all rounds."""
-        urls = [self._url(copy, "keys") for copy in known.copies]
+        rounds = [copy for copy in known.copies if copy.startswith("round-")]  # others are letters
+        urls = [self._url(copy, "keys") for copy in rounds]
         taken = {one.file.rpartition("/")[0] for one in known.settled if "/" in one.file}
         urls += [as_it_is(self._place.path(directory)) for directory in sorted(taken)]
         return self._spark.read.schema(self._key).parquet(*urls)
