@@ -76,10 +76,14 @@ def apply(
         return _pay_once(frame, fn, key_of(frame, key, struct), struct, how=how, options=checked)
     job = load_adapter("flowctl_apply._job", "parquet").Job(fn, arrow, **how)
     done = _run(spark, job, input_of(df, columns_checked(df, columns)), checked)
-    made = spark.createDataFrame([], struct)
-    if done.files:
-        made = spark.read.schema(struct).parquet(*map(as_it_is, done.files))
+    made = _read(spark, struct, done.files)
     return with_failures(made, lambda: failures_in(job, _frame_of(df, columns), checked))
+
+
+def _read(spark: SparkSession, struct: StructType, files: Sequence[str]) -> DataFrame:
+    if not files:
+        return spark.createDataFrame([], struct)
+    return spark.read.schema(struct).parquet(*map(as_it_is, files))
 
 
 def _pay_once(

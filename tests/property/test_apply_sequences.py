@@ -32,11 +32,11 @@ from flowctl.errors import ConfigError, FencedError, FlowctlError, SourceError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply._job import Applied, Input, Job
-from flowctl_apply._noted import Noted, added_to
 from flowctl_apply._places import Found
 from flowctl_apply._results import Results
 from flowctl_apply._unnamed import Unnamed
 from flowctl_apply._uses import fingerprint
+from flowctl_apply.parquet_apply import Noted, added_to
 from tests.thorough import IS_THOROUGH
 
 SCHEMA = pyarrow.schema([("file", pyarrow.string()), ("row", pyarrow.int64())])

@@ -28,10 +28,9 @@ from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl.runtime.receipts import Entry, Segment, flaw
 from flowctl_apply._job import Input, Job, merge_files
-from flowctl_apply._noted import Noted
 from flowctl_apply._places import LocalPlace
 from flowctl_apply._results import Description, ResultFile, Results
-from flowctl_apply.parquet_apply import Applied, run_job
+from flowctl_apply.parquet_apply import Applied, Noted, run_job
 from flowctl_files.parquet_ranges import ParquetRanges
 
 SCHEMA = pyarrow.schema([("id", pyarrow.int64())])

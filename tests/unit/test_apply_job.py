@@ -26,11 +26,11 @@ from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply import _row_writer
 from flowctl_apply._job import Applied, Input, Job, shares_of
-from flowctl_apply._noted import Noted
 from flowctl_apply._places import LocalPlace
 from flowctl_apply._results import ResultFile, Results, prefix_of
 from flowctl_apply._unnamed import Unnamed
 from flowctl_apply._uses import fingerprint
+from flowctl_apply.parquet_apply import Noted
 
 SCHEMA = pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())])
 GIVEN = Input("rows", ["in.parquet"])
