@@ -96,7 +96,7 @@ def redrive(rows: DataFrame, *, name: str, dead_letter: str | Path | ReadableDea
     the letters.  Raises :class:`ConfigError` for rows that are no letters, such as corrected ones:
     write these under a name of their own.
     """
-    check_frame(rows)
+    check_frame(rows, "rows")
     port = _readable(dead_letter)
     if not hasattr(port, "file_of"):
         raise ConfigError(
@@ -143,11 +143,11 @@ def _comparable(rows: DataFrame, letters: Sequence[Letter]) -> tuple[set[str], l
     return given, [repr(tuple(row)) for row in frame.drop("_flowctl_n").collect()]
 
 
-def check_frame(df: Any) -> None:
+def check_frame(df: Any, field: str = "df") -> None:
     """Raise :class:`ConfigError` if ``df`` is no DataFrame of Spark."""
     if not hasattr(df, "mapInArrow"):
         raise ConfigError(
-            "df",
+            field,
             f"it is not a DataFrame of Spark, but a {type(df).__name__} of {type(df).__module__}.",
             remedy="Make one of it: spark.createDataFrame(…).",
         )

@@ -17,11 +17,15 @@ import pyarrow.parquet
 import pytest
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.records import Checkpoint
 from flowctl.delivery.options import for_apply
-from flowctl.errors import ConfigError, FlowctlError, UnrunnableError
+from flowctl.errors import ConfigError, FencedError, FlowctlError, UnrunnableError
+from flowctl.runtime.memory_store import MemoryCheckpointStore
+from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply import Applied, apply_parquet
 from flowctl_apply._job import Input, Job
 from flowctl_apply.parquet_apply import run_job
+from flowctl_files.parquet_ranges import ParquetRanges
 
 SCHEMA = pyarrow.schema([("id", pyarrow.int64())])
 Door = Callable[..., Any]
@@ -249,3 +253,33 @@ def test_a_job_that_goes_on_with_the_copy_of_an_earlier_dataframe_says_so(place:
     with pytest.warns(RuntimeWarning, match="scores was finished with an earlier DataFrame"):
         options = for_apply("scores", {"bolts": 1, "view": "off"})
         run_job(job(keep_results=True), given("two"), options)
+
+
+def test_a_driver_that_is_late_does_not_end_the_round_that_another_one_has_begun(
+    place: Path,
+) -> None:
+    """It has seen the files of the round before only."""
+    late = Job(same, SCHEMA, name="scores", out=str(place / "out"))
+    given = Input(str(place / "in"), [str(place / "in")], shape="paths")
+    late.begin(given)
+    assert ids(run(place)) == [1, 2, 3]
+    write_rows(place / "in", 4, 5)
+    files = ParquetRanges(str(place / "in")).extents(Checkpoint())
+    newer = Job(same, SCHEMA, name="scores", out=str(place / "out"))
+    newer.grow(given, {name: one for name, one in files.items() if name.endswith("4.parquet")})
+    store = ReceiptStore(MemoryCheckpointStore(), late.results.manifest)
+    store.acquire("scores")
+    done = {name: one for name, one in files.items() if name.endswith("1.parquet")}
+    with pytest.raises(FencedError, match="begun to do what its input has more"):
+        late.finish(done, store)
+    assert ids(run(place)) == [1, 2, 3, 4, 5]
+
+
+def test_what_the_next_round_will_read_is_not_swept(place: Path) -> None:
+    """Another driver may be about to begin it; a copy of a round that began without it goes."""
+    run(place)
+    results = Job(same, SCHEMA, name="scores", out=str(place / "out")).results
+    for copy in ("round-0-ab", "round-1-cd", "letters-1-ef", "letters-0-ef"):
+        results.place.put(f"{results.directory}/{copy}/keys/a.parquet", b"")
+    assert results.sweep().copies == ["letters-0-ef", "round-0-ab"]
+    assert (place / "out" / results.directory / "round-1-cd/keys/a.parquet").exists()
