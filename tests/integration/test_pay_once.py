@@ -47,6 +47,8 @@ def run(df: DataFrame, tmp_path: Path, fn: Any = shout, **given: Any) -> DataFra
     return apply(df, fn, **how | given)
 
 
+@pytest.mark.slow
+@pytest.mark.on_change("apply")
 def test_equal_keys_are_paid_once_and_only_new_ones_later(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
