@@ -89,16 +89,16 @@ def _read(spark: SparkSession, struct: StructType, files: Sequence[str]) -> Data
 
 def _pay_once(
     df: DataFrame,
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | BatchService,
     key: StructType,
     schema: StructType,
     *,
     how: dict[str, Any],
     options: dict[str, Any],
 ) -> AppliedFrame:
-    if options["mode"] is not None:
+    if wanted := next((each for each in ("mode", "table") if options[each] is not None), None):
         raise ConfigError(
-            "mode",
+            wanted,
             "with key= the results stand beside the rows of df, in no table.",
             remedy="Leave it out, and write the DataFrame that apply returns.",
         )
