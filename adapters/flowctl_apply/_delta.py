@@ -97,23 +97,29 @@ class DeltaAppend:
 
     def append(self) -> None:
         """Add the finished job's files to the table, unless an earlier run has done it."""
-        description = self._results.description()
-        assert description is not None
+        added = self._results.added()
+        if added is None:  # another driver, which has added it, has begun a round with more
+            return
+        description, files = added
         app_id = f"flowctl:{description.name}:{description.run}"
         try:
             table = self._deltalake.DeltaTable(self._url)
-            if table.transaction_version(app_id) is None:
-                self._commit(table, app_id, self._results.files())
+            # One version of the transaction for each round, with the files that it added.
+            version = description.round + 1
+            if (table.transaction_version(app_id) or 0) < version:
+                self._commit(table, (app_id, version), files)
         except FlowctlError:
             raise
         except Exception as error:
             raise self._unusable(error) from error
 
-    def _commit(self, table: Any, app_id: str, files: Sequence[ResultFile]) -> None:
+    def _commit(
+        self, table: Any, transaction_id: tuple[str, int], files: Sequence[ResultFile]
+    ) -> None:
         self._results.check_there(files)
         transaction = importlib.import_module("deltalake.transaction")
         once = self._deltalake.CommitProperties(
-            app_transactions=[transaction.Transaction(app_id, 1)]
+            app_transactions=[transaction.Transaction(*transaction_id)]
         )
         if table.metadata().partition_columns and files:
             self._write(table, once, files)

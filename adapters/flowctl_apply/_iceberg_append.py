@@ -31,7 +31,6 @@ class IcebergAppend:
         self._name = ".".join(self._table.name())
         self._results = results
         self._schema = schema
-        self._done = f"{results.directory}/appended"
 
     def prepare(self) -> None:
         """Refuse an unusable table, before any work."""
@@ -55,18 +54,21 @@ class IcebergAppend:
 
     def append(self) -> None:
         """Add the finished job's rows to the table, unless an earlier run has done it."""
-        description = self._results.description()
-        assert description is not None
-        mark = f"flowctl:{description.name}:{description.run}"
+        added = self._results.added()
+        if added is None:  # another driver, which has added it, has begun a round with more
+            return
+        description, files = added
+        mark = f"flowctl:{description.name}:{description.run}:{description.round}"
+        done = f"{self._results.directory}/appended-{description.round}"
         place = self._results.place
         try:
-            if any(file.name == self._done for file in place.names(self._results.directory)):
+            if any(file.name == done for file in place.names(self._results.directory)):
                 return
             self._table.refresh()
             if mark not in self._marks():
-                self._commit(mark, self._results.files())
+                self._commit(mark, files)
             # Snapshots expire, and their properties with them.
-            place.put(self._done, mark.encode())
+            place.put(done, mark.encode())
         except FlowctlError:
             raise
         except Exception as error:  # pyiceberg's errors have no common base

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import secrets
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from flowctl.batch_ports import BatchService
-from flowctl.errors import ConfigError, InternalError
+from flowctl.errors import ConfigError, FencedError, InternalError, SourceError
 from flowctl_apply._answers import stand_in
 from flowctl_apply._places import Place, arrow_path, place_at
 from flowctl_apply._results import (
@@ -20,15 +20,16 @@ from flowctl_apply._results import (
     Finished,
     ResultFile,
     Results,
-    files_in,
+    files_of,
     merged_name,
     total_rows,
 )
-from flowctl_apply._row_writer import AsyncRowWriter, RowWriter, Target
+from flowctl_apply._row_writer import AsyncRowWriter, Rows, RowWriter, Target, encoded
 from flowctl_apply._rows import arrow, shape_of
 from flowctl_apply._uses import fingerprint, uses_of
 
 if TYPE_CHECKING:
+    from flowctl.core.letters import Letter
     from flowctl.core.ranges.extent import Extent
     from flowctl.instrumentation.snapshot import Report
     from flowctl.pacing.api import Paced
@@ -85,7 +86,8 @@ class Input(NamedTuple):
     """The input: Parquet files at ``paths``, or those that ``write`` writes to a directory's URL.
 
     ``source`` distinguishes it from other input; ``columns`` are the columns to read (None: all).
-    ``marks`` has the size and time of each file that the driver can see.
+    ``marks`` has the size and time of each file that the driver can see.  ``shape`` distinguishes
+    it from other input but not from itself with more files; "" if it is not read where it is.
     """
 
     source: str
@@ -93,6 +95,12 @@ class Input(NamedTuple):
     write: Callable[[str], None] | None = None
     columns: Sequence[str] | None = None
     marks: Mapping[str, str] = MappingProxyType({})
+    shape: str = ""
+
+    def is_more_than(self, known: Description) -> bool:
+        """Whether it is the input that a job began with, and perhaps more files."""
+        given = {*self.paths, *known.own_paths}
+        return bool(self.shape) and known.shape == self.shape and set(known.paths) <= given
 
 
 class Applied(NamedTuple):
@@ -122,6 +130,8 @@ class Job:
     ``fn``, or a copy of an earlier DataFrame, and goes on from there.
     """
 
+    columns_are = "columns"  # the parameter that names the columns to read
+
     def __init__(
         self,
         fn: Callable[..., Any] | BatchService,
@@ -140,11 +150,12 @@ class Job:
         self.results: Results = Results(place_at(out), name)
         self.service: BatchService | None = fn if isinstance(fn, BatchService) else None
         made = stand_in(fn, form) if isinstance(fn, BatchService) else fn
-        self._fn = made
-        self._code: str = fingerprint(made)
-        self._uses: Mapping[str, str] = uses_of(made)  # noted before calls of ``fn`` change values
+        self.fn = made
+        self.code: str = fingerprint(made)
+        self.uses: Mapping[str, str] = uses_of(made)  # noted before calls of ``fn`` change values
         self._shape = shape_of(made, form)
         self.keep_results = keep_results
+        self._round = 0
 
     def done(self, given: Input, *, may_be_gone: bool = False) -> Applied | None:
         """Return the result if an earlier run has finished the job, else None.
@@ -179,9 +190,9 @@ class Job:
             )
 
     def withdraw(self, description: Description) -> None:
-        """Free the job's name if the job could not begin, as its input was never seen."""
+        """Free the job's name, or end its round, if its input was never seen."""
         now = self.results.description()
-        if now == description and not (now.copy or now.files):
+        if now == description and not (now.copy or now.is_noted):
             self.results.withdraw()
 
     def begin(self, given: Input) -> Description:
@@ -191,8 +202,11 @@ class Job:
         another.  If another driver began while this one copied, the other driver's input counts.
         """
         known = self.results.description()
-        if known is not None:
-            return self._continued(known, given)
+        begun = self._new(given) if known is None else self._continued(known, given)
+        self._round = begun.round
+        return begun
+
+    def _new(self, given: Input) -> Description:
         copy, paths = "", list(given.paths)
         if given.write is not None:
             copy = f"input-{secrets.token_hex(_RUN_BYTES)}"
@@ -204,39 +218,63 @@ class Job:
                 for file in files
                 if file.name.endswith(".parquet")
             ]
-        description = Description(
-            name=self.name,
-            run=secrets.token_hex(_RUN_BYTES),
-            schema=str(self.schema),
-            source=given.source,
-            fn=self._code,
-            uses=dict(self._uses),
-            paths=paths,
-            columns=None if given.columns is None else list(given.columns),
-            copy=copy,
-            marks=dict(given.marks),
-        )
+        description = described(self, given._replace(paths=paths), copy)
         return self.results.begin(description)  # an unused copy is removed with the leftovers
 
     def _continued(self, known: Description, given: Input) -> Description:
         """Return how to go on; ``keep_results`` allows another function and added files."""
-        if not known.is_mixed and self._is_another(known):
+        if not known.is_mixed and self.is_another(known):
             known = msgspec.structs.replace(known, is_mixed=True)
             self.results.describe(known)
         if known.source == given.source:
             return known
-        if known.copy or not given.paths:
+        if known.copy or not given.paths:  # and keep_results
             warnings.warn(
                 f"{self.name} goes on with the copy that it has of an earlier DataFrame.",
                 RuntimeWarning,
                 stacklevel=5,
             )
             return known
-        grown = msgspec.structs.replace(
-            known, source=given.source, paths=list(given.paths), marks=dict(given.marks)
-        )
+        grown = _with_input(known, given)
         self.results.describe(grown)
         return grown
+
+    def grow(self, given: Input, added: Collection[str]) -> None:
+        """Begin another round of the finished job: it does the files ``added`` to its input."""
+        known, finished = self.results.description(), self.results.finished()
+        if known is None or finished is None or not added:  # another driver has begun it
+            return
+        self.results.begin(next_round(_with_input(known, given), finished))
+
+    def redrive(self, letters: Sequence[Letter]) -> None:
+        """Begin another round of the finished job: it does again the rows that became letters.
+
+        Their rows are read again, and copied for the round.  Raises :class:`SourceError`.
+        """
+        known, finished = self.results.description(), self.results.finished()
+        if known is None or finished is None:
+            return
+        copy = f"letters-{known.round + 1}-{secrets.token_hex(_RUN_BYTES)}"
+        by_partition: dict[str, list[int]] = {}
+        for one in letters:
+            by_partition.setdefault(one.partition, []).append(int(str(one.position)))
+        paths = []
+        for number, (partition, rows) in enumerate(sorted(by_partition.items())):
+            folders = [part for part in partition.split("/")[:-1] if "=" in part]
+            name = "/".join([self.results.directory, copy, *folders, f"{number}.parquet"])
+            self.results.place.put(name, encoded(rows_of(partition, sorted(rows))))
+            paths.append(self.results.place.own_path(name))
+        begun = next_round(known, finished, paths=paths, copy=copy)
+        self.results.begin(
+            msgspec.structs.replace(begun, redriven=[letter.id for letter in letters])
+        )
+
+    def keep_copy(self) -> None:
+        """Keep the copy of the input, though the job ends: letters are rows of it."""
+        known = self.results.description()
+        if known is not None and known.copy and known.copy not in known.copies:
+            copies = [*known.copies, known.copy]
+            self.results.describe(msgspec.structs.replace(known, copies=copies))
 
     def process(
         self,
@@ -250,11 +288,15 @@ class Job:
         """
         from flowctl.failure.callables import is_async
 
-        fn = self._fn if fn is None else fn
+        fn = self.fn if fn is None else fn
         kind = AsyncRowWriter if is_async(fn) else RowWriter
         results = self.results
         target = Target(results.place, self.name, f"{results.directory}/job.json", description.run)
-        return kind(fn, self._shape, self.schema, target, paced)
+        return kind(fn, self._shape, self.rows(), target, paced)
+
+    def rows(self) -> Rows:
+        """Return what a file of results holds of what ``fn`` returned."""
+        return Rows(self.schema)
 
     def finish(
         self,
@@ -272,13 +314,11 @@ class Job:
         the job: then that driver ends it.
         """
         entries = self._entries(extents, owner)
-        made = files_in(receipt for one in entries for receipt in one.receipts)
-        if len({one.file for one in made}) < len(made):
-            raise InternalError(f"{self.name}: two receipts name one file.")
-        self.results.check_there(made)
+        earlier, made = self._made(entries)
         if files is not None and len(made) > files:
             made = self._merged(made, files, owner.base[0], merge)
-            self.results.check_there(made)
+        made = [*earlier, *made]
+        self.results.check_there(made)
         rows_in = sum(one.records for one in entries)
         if rows_in and not made:
             warnings.warn(
@@ -289,15 +329,33 @@ class Job:
             )
         owner.check_owner()
         nowhere = sum(one.kept_nowhere for one in entries)
-        told = Finished(made, total_rows(made), rows_in, owner.base, rows_kept_nowhere=nowhere)
-        self.results.finish(told)
+        told = Finished(
+            made, total_rows(made), rows_in, owner.base, rows_kept_nowhere=nowhere,
+            round=self._round,
+        )  # fmt: skip
+        kept = self.results.finish(told)
         self.results.sweep(owner.base)
         # Another driver that ended at the same moment may have been first, or have removed files
-        # that this one adopted.  So the result returned is the one that is named now.
-        finished = self.results.finished()
-        assert finished is not None
+        # that this one adopted.  So the result returned is the one that is named now; none is if
+        # that driver has begun another round.
+        finished = self.results.finished() or kept
         self.results.check_there(finished.files)
         return self._applied(finished, report)
+
+    def _made(self, entries: Sequence[Entry]) -> tuple[list[ResultFile], list[ResultFile]]:
+        """Return the result of earlier rounds, and that of this one: files that are there."""
+        description = self.results.description()
+        if description is None or description.round != self._round:
+            raise FencedError(
+                f"another driver has ended {self.name!r} and begun to do what its input has more.",
+                remedy="Let it work.",
+            )
+        made = files_of(entries, description)
+        if len({one.file for one in made}) < len(made):
+            raise InternalError(f"{self.name}: two receipts name one file.")
+        self.results.check_there(made)
+        earlier = len(description.settled)
+        return made[:earlier], made[earlier:]
 
     def ended_by_another(self, given: Input, owner: ReceiptStore) -> Applied | None:
         """Return the result if an older driver has ended the job meanwhile, else None.
@@ -364,9 +422,9 @@ class Job:
             )
         if known.columns != (None if given.columns is None else list(given.columns)):
             raise ConfigError(
-                "columns",
+                self.columns_are,
                 f"{where} was begun with {known.columns}, not {given.columns}.",
-                remedy=f"{another}, or the earlier columns.",
+                remedy=f"{another}, or the earlier {self.columns_are}.",
             )
         if self.keep_results:
             return
@@ -376,7 +434,7 @@ class Job:
                 f"{where} holds results of several functions: keep_results=True was given.",
                 remedy=f"{another}; or keep_results=True again, to have them as they are.",
             )
-        if known.fn != self._code:
+        if known.fn != self.code:
             raise ConfigError(
                 "fn",
                 f"{where} was begun with another function.",
@@ -384,7 +442,7 @@ class Job:
                 " and go on with this one.",
             )
         self._check_uses(known, where)
-        if known.source != given.source:
+        if known.source != given.source and not given.is_more_than(known):
             raise ConfigError(
                 "df",
                 f"{where} was begun with another DataFrame.",
@@ -398,15 +456,15 @@ class Job:
                     remedy=f"{another}; or keep_results=True, to keep the earlier results.",
                 )
 
-    def _is_another(self, known: Description) -> bool:
+    def is_another(self, known: Description) -> bool:
         """Whether the job was begun with another function, or with other values that it uses."""
-        has_other_values = known.uses is not None and known.uses != self._uses
-        return known.fn != self._code or has_other_values
+        has_other_values = known.uses is not None and known.uses != self.uses
+        return known.fn != self.code or has_other_values
 
     def _check_uses(self, known: Description, where: str) -> None:
         if known.uses is None:  # of an older version
             return
-        now = self._uses
+        now = self.uses
         names = known.uses.keys() | now.keys()
         changed = sorted(name for name in names if known.uses.get(name) != now.get(name))
         if changed:
@@ -416,6 +474,64 @@ class Job:
                 remedy="Give another name or out; or the earlier value; or keep_results=True, to"
                 " keep the results that were made with it and go on with this one.",
             )
+
+
+def described(job: Job, given: Input, copy: str = "") -> Description:
+    """Return the description of a new ``job`` over ``given``, or over that in ``copy``."""
+    return Description(
+        name=job.name,
+        run=secrets.token_hex(_RUN_BYTES),
+        schema=str(job.schema),
+        source=given.source,
+        fn=job.code,
+        uses=dict(job.uses),
+        paths=list(given.paths),
+        columns=None if given.columns is None else list(given.columns),
+        copy=copy,
+        marks=dict(given.marks),
+        shape=given.shape,
+    )
+
+
+def next_round(
+    known: Description, finished: Finished, *, paths: Sequence[str] = (), copy: str = ""
+) -> Description:
+    """Return the round after that of ``known``, which has ``finished``.
+
+    ``paths`` come to its input; they are in the directory ``copy`` below the job's own.
+    """
+    return msgspec.structs.replace(
+        known,
+        paths=[*known.paths, *paths],
+        round=known.round + 1,
+        settled=finished.files,
+        settled_partitions=list(known.files),
+        copies=[*known.copies, *([copy] if copy else ())],
+        redriven=[],
+    )
+
+
+def rows_of(path: str, rows: Sequence[int]) -> Any:
+    """Return the ``rows`` of a Parquet file, by their numbers; raise :class:`SourceError`."""
+    dataset = importlib.import_module("pyarrow.dataset")
+    try:
+        return dataset.dataset(path, format="parquet", partitioning=None).take(rows)
+    except (OSError, arrow().ArrowException) as error:
+        raise SourceError(
+            f"{path} can't be read: {str(error).partition(chr(10))[0]}.",
+            remedy="Restore the file: rows of it are letters that are marked to be done again.",
+        ) from error
+
+
+def _with_input(known: Description, given: Input) -> Description:
+    own = [path for path in known.own_paths if path not in given.paths]
+    return msgspec.structs.replace(
+        known,
+        source=given.source,
+        paths=[*given.paths, *own],
+        marks=dict(given.marks),
+        shape=given.shape,
+    )
 
 
 def _flat(schema: str) -> str:

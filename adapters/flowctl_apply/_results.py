@@ -225,7 +225,9 @@ def _retriable(where: str) -> Iterator[None]:
 
 _T = TypeVar("_T")
 _HASH_CHARS = 8  # of two jobs at one place whose names differ only in special characters
-_INPUT = re.compile(r"/(input-[0-9a-f]+)/")
+# A copy of the input, or of what a later round reads (with the number of that round).
+_INPUT = re.compile(r"/(input-[0-9a-f]+|(?:round|letters)-(\d+)-[0-9a-f]+)/")
+_JOB = re.compile(r"job(?:-(\d+))?\.json")
 
 
 class ResultFile(msgspec.Struct, frozen=True):
@@ -261,6 +263,27 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     is_mixed: bool = False
     """Whether another function went on, by ``keep_results``: no single one made the results."""
     version: int = VERSION
+    shape: str = ""
+    """Distinguishes DataFrames as ``source`` does, but not by their files; "": it can't grow."""
+    round: int = 0
+    """How often the finished job went on because there was more input."""
+    settled: list[ResultFile] = []
+    """The result of the rounds before: of the partitions ``settled_partitions``."""
+    settled_partitions: list[str] = []
+    copies: list[str] = []
+    """Of what rounds read, below the job's directory: kept, since the next round asks for it."""
+    redriven: list[str] = []
+    """The ids of the letters that this round does again."""
+
+    @property
+    def own_paths(self) -> list[str]:
+        """Return those of ``paths`` that are in ``copies``."""
+        return [path for path in self.paths if any(f"/{copy}/" in path for copy in self.copies)]
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the round has seen its input."""
+        return self.files.keys() > set(self.settled_partitions)
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -276,6 +299,7 @@ class Finished(msgspec.Struct, frozen=True):
     base: tuple[int, str] | None = None
     version: int = VERSION
     rows_kept_nowhere: int = 0
+    round: int = 0
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -353,28 +377,39 @@ class Results:
         self.manifest: PlaceManifest = PlaceManifest(place, job)
 
     def description(self) -> Description | None:
-        """Return the job's description; None if the job was not begun at this place."""
-        return self._read("job.json", Description)
+        """Return the description of the job's newest round; None if the job was not begun here."""
+        newest = self._round()
+        return None if newest is None else self._read(_file_of("job", newest), Description)
 
     def finished(self) -> Finished | None:
-        """Return the result if the job is done, else None."""
-        return self._read("finished.json", Finished)
+        """Return the result if the job's newest round is done, else None."""
+        newest = self._round()
+        return None if newest is None else self._read(_file_of("finished", newest), Finished)
+
+    def _round(self) -> int | None:
+        try:
+            names = [one.name.rpartition("/")[2] for one in self.place.names(self.directory)]
+        except OSError as error:
+            raise _unusable(self.place, error) from error
+        found = [int(match[1] or 0) for name in names if (match := _JOB.fullmatch(name))]
+        return max(found, default=None)
 
     def begin(self, description: Description) -> Description:
-        """Keep the job's description; return another driver's if that was first."""
-        self._write("job.json", description, is_new=True)
+        """Keep the description of a new round; return another driver's if that was first."""
+        self._write(_file_of("job", description.round), description, is_new=True)
         kept = self.description()
         assert kept is not None
         return kept
 
     def describe(self, description: Description) -> None:
         """Replace the description that :meth:`begin` returned by a more complete one."""
-        self._write("job.json", description)
+        self._write(_file_of("job", description.round), description)
 
     def finish(self, finished: Finished) -> Finished:
-        """Mark the job as done; return the result of another driver if that was first."""
-        self._write("finished.json", finished, is_new=True)
-        kept = self.finished()
+        """Mark the round as done; return the result of another driver if that was first."""
+        name = _file_of("finished", finished.round)
+        self._write(name, finished, is_new=True)
+        kept = self._read(name, Finished)
         assert kept is not None
         return kept
 
@@ -383,7 +418,11 @@ class Results:
 
         To be called just before files are named as a result.
         """
+        files = list(files)
         there = {file.name: file.size_bytes for file in self.place.names()}
+        if any("/" in one.file for one in files):  # in a copy
+            copies = self.place.names(self.directory, recursive=True)
+            there |= {file.name: file.size_bytes for file in copies}
         for one in files:
             if there.get(one.file) == one.bytes:
                 continue
@@ -395,6 +434,14 @@ class Results:
                 remedy="Restore it. To process everything again, give another name or out.",
             )
 
+    def added(self) -> tuple[Description, list[ResultFile]] | None:
+        """Return the round that has ended, with the files that it added; None: one is under way."""
+        description, finished = self.description(), self.finished()
+        if description is None or finished is None:
+            return None
+        earlier = {file.file for file in description.settled}
+        return description, [file for file in finished.files if file.file not in earlier]
+
     def files(self) -> list[ResultFile]:
         """Return the accepted files with rows, in the order of the source."""
         finished = self.finished()
@@ -404,7 +451,7 @@ class Results:
 
     def _accepted_files(self) -> list[ResultFile]:
         entries = sorted(self.entries(), key=lambda one: (one.partition, one.start))
-        return files_in(receipt for one in entries for receipt in one.receipts)
+        return files_of(entries, self.description())
 
     def entries(self) -> list[Entry]:
         """Return the manifest's entries that count."""
@@ -440,14 +487,15 @@ class Results:
         description = self.description()
         if description is None:  # a first copy may be in progress
             return []
+        # The next round may be about to begin, with a copy that no description names yet.
         found = {
             match[1]
             for file in self.place.names(self.directory, recursive=True)
-            if (match := _INPUT.search(file.name))
+            if (match := _INPUT.search(file.name)) and int(match[2] or 0) <= description.round
         }
         if not is_done:
             found.discard(description.copy)
-        return sorted(found)
+        return sorted(found.difference(description.copies))
 
     def sweep(self, owner: tuple[int, str] | None = None) -> Swept:
         """Remove the leftovers and return them.  ``owner`` is as for :meth:`leftovers`."""
@@ -462,8 +510,8 @@ class Results:
         return left
 
     def withdraw(self) -> None:
-        """Withdraw the job, which was not begun: its input was never seen."""
-        self.place.delete([f"{self.directory}/job.json"])
+        """Withdraw the newest round, which was not begun: its input was never seen."""
+        self.place.delete([f"{self.directory}/{_file_of('job', self._round() or 0)}"])
 
     def stranger(self) -> str | None:
         """Return a Parquet file at the place that no job there has written, if there is one."""
@@ -508,6 +556,18 @@ def decoded(path: str, data: bytes, kind: type[_T], *, where: str) -> _T:
             f"{where}/{path} can't be understood: {error}.",
             remedy="Restore the file. To process everything again, give another out or name.",
         ) from error
+
+
+def _file_of(kind: str, number: int) -> str:
+    return f"{kind}-{number}.json" if number else f"{kind}.json"
+
+
+def files_of(entries: Sequence[Entry], description: Description | None) -> list[ResultFile]:
+    """Return the files with rows that make up the result: of earlier rounds, and of ``entries``."""
+    settled = set(description.settled_partitions) if description else ()
+    new = [one for one in entries if one.partition not in settled]
+    earlier = description.settled if description else []
+    return [*earlier, *files_in(receipt for one in new for receipt in one.receipts)]
 
 
 def files_in(receipts: Iterable[bytes]) -> list[ResultFile]:

@@ -41,6 +41,21 @@ class Target(NamedTuple):
     run: str
 
 
+class Rows:
+    """The rows of a result file: those that ``fn`` returned, as an Arrow ``schema`` has them."""
+
+    def __init__(self, schema: Any) -> None:
+        self.schema = schema
+
+    def table(self, made: Any, batch: Batch) -> Any:
+        """Return the result ``made`` of ``batch`` as a ``pyarrow.Table``: see ``table_of``."""
+        return table_of(made, self.schema)
+
+    def explained(self) -> contextlib.AbstractContextManager[None]:
+        """Surround a call of ``fn``, to explain an error that it raises."""
+        return contextlib.nullcontext()
+
+
 class RowWriter:
     """Calls ``fn``, writes its rows, and returns the receipt.  Threads may share it."""
 
@@ -51,14 +66,14 @@ class RowWriter:
         self,
         fn: Callable[..., Any],
         shape: Shape,
-        schema: Any,
+        rows: Rows,
         target: Target,
         paced: Paced | None = None,
     ) -> None:
         self.__wrapped__ = fn  # so that its module travels to the workers
         self._shape = shape
         self._paced = paced
-        self._schema = schema
+        self._form = rows
         self._target = target
         self._is_checked = False
 
@@ -76,7 +91,7 @@ class RowWriter:
         """
         with contextlib.suppress(ImportError):  # the first batch reports the missing package
             arrow().array([None])
-            encoded(self._schema.empty_table())
+            encoded(self._form.schema.empty_table())
 
     def __call__(self, batch: Batch) -> bytes:
         """Write the rows that ``fn`` makes of ``batch``; return their receipt."""
@@ -86,7 +101,8 @@ class RowWriter:
 
     def _rows(self, batch: Batch) -> Any:
         """Return the rows: one call for a limit, including the rows that a generator makes."""
-        return table_of(call(self.__wrapped__, self._shape, batch), self._schema)
+        with self._form.explained():
+            return self._form.table(call(self.__wrapped__, self._shape, batch), batch)
 
     def _keep(self, table: Any, batch: Batch) -> bytes:
         if not table.num_rows:
@@ -124,7 +140,8 @@ class AsyncRowWriter(RowWriter):
         return self._keep(await rows(batch), batch)
 
     async def _rows(self, batch: Batch) -> Any:
-        return table_of(await call(self.__wrapped__, self._shape, batch), self._schema)
+        with self._form.explained():
+            return self._form.table(await call(self.__wrapped__, self._shape, batch), batch)
 
 
 def encoded(table: Any) -> bytes:

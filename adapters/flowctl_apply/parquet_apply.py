@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from flowctl.arguments import check_arguments
 from flowctl.core.records import Checkpoint
@@ -14,9 +15,8 @@ from flowctl.delivery.options import APPLY, BOLTS, ApplyOptions, documented, for
 from flowctl.errors import ConfigError, FencedError, FlowctlError
 from flowctl.runtime.launch import view_of
 from flowctl_apply._job import Applied, Input, Job, Merge
-from flowctl_apply._noted import Noted
 from flowctl_apply._places import arrow_path
-from flowctl_apply._results import Description
+from flowctl_apply._results import Description, Results
 from flowctl_apply._row_writer import RowWriter
 from flowctl_apply._unnamed import Unnamed
 from flowctl_files.parquet_ranges import ParquetRanges
@@ -25,12 +25,93 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from flowctl.batch_ports import BatchService
+    from flowctl.core.letters import Letter
+    from flowctl.core.ranges.extent import Extent
     from flowctl.ports import Bolts
+    from flowctl.range_ports import RangeProducer, RangeReader
     from flowctl.runtime.launch import ViewChoice
     from flowctl_apply._delta import DeltaAppend
     from flowctl_apply._iceberg_append import IcebergAppend
 
 __all__ = ["Applied", "apply_parquet", "run_job"]
+
+# -- The input, whose files must be the same as when the job began; there may be more ----------
+
+
+def identities(extents: Mapping[str, Extent]) -> dict[str, str]:
+    """Return as which each file was found."""
+    return {name: f"{extent.identity} {extent.stop}" for name, extent in extents.items()}
+
+
+def check_kept(known: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise :class:`ConfigError` if a file of ``known`` is gone or another one; there may be more.
+
+    Both are :func:`identities`.
+    """
+    for name, identity in known.items():
+        if now.get(name) != identity:
+            what = "is gone" if name not in now else "is not the file of the first run"
+            raise ConfigError(
+                "df",
+                f"{name} {what}, but the job has results of it.",
+                remedy="Restore it, or give another name.",
+            )
+
+
+def added_to(known: Mapping[str, str], found: Mapping[str, Extent]) -> Mapping[str, Extent]:
+    """Return what was ``found`` and is not ``known``, whose files must then be as they were."""
+    added = {name: extent for name, extent in found.items() if name not in known}
+    if added:
+        check_kept(known, identities(found))
+    return added
+
+
+class Noted:
+    """A :class:`flowctl.range_ports.RangeProducer` that remembers the extents of its files.
+
+    Raises :class:`ConfigError` if a file differs from an earlier run's, or if there are results of
+    files that it does not read; :class:`FencedError` if the job is no longer the one, or in the
+    round, that it was at its ``begin``.
+    """
+
+    def __init__(self, inner: RangeProducer, results: Results, begin: Description) -> None:
+        self._inner = inner
+        self._results = results
+        self._begin = begin.run, begin.round
+        self.seen: Mapping[str, Extent] = {}
+
+    def extents(self, checkpoint: Checkpoint) -> Mapping[str, Extent]:
+        """See the port."""
+        self.seen = self._inner.extents(checkpoint)
+        description = self._results.description()
+        if description is None or (description.run, description.round) != self._begin:
+            raise FencedError(
+                f"another driver has begun {self._results.job!r} in {self._results.place.url}.",
+                remedy="Let it work; or, to keep both, give one another name and out.",
+            )
+        known, now = description.files, identities(self.seen)
+        check_kept(known, now)
+        if strangers := checkpoint.partitions.keys() - now.keys():
+            raise ConfigError(
+                "name",
+                f"there are results of {min(strangers)}, which this job does not read: another one"
+                " has begun under its name.",
+                remedy="Give another name or out.",
+            )
+        if known != now:
+            self._results.describe(msgspec.structs.replace(description, files=now))
+        return self.seen
+
+    def reader(self) -> RangeReader:
+        """See the port."""
+        return self._inner.reader()
+
+    def close(self) -> None:
+        """See the port."""
+        self._inner.close()
+
+
+# -- A run of the job --------------------------------------------------------------------------
 
 
 @documented(APPLY)
@@ -64,7 +145,7 @@ def apply_parquet(
             remedy='Give pyarrow.schema([("id", pyarrow.int64()), ("label", pyarrow.string())]).',
         )
     job = Job(fn, schema, name=name, out=os.fspath(out), form=form, keep_results=keep_results)
-    return run_job(job, Input("\n".join(read), read, None, columns), checked)
+    return run_job(job, Input("\n".join(read), read, None, columns, shape="paths"), checked)
 
 
 def run_job(
@@ -82,8 +163,21 @@ def run_job(
         job.check_empty(is_table=options["mode"] is not None)
         done = _run(job, given, options, merge)
     else:
-        _check_complete(job, given)
         job.results.sweep()  # the driver that ended the job may have been killed before this step
+        if added := _added(job, given):
+            if table is not None:
+                table.append()  # it may also have been killed before this one
+            job.grow(given, added)
+            _say_added(options["view"], job.name, added)
+            done = _run(job, given, options, merge)
+    if letters := _marked(job, options["dead_letter"]):
+        if table is not None:
+            table.append()
+        job.redrive(letters)
+        _say_redriven(options["view"], job.name, len(letters))
+        done = _run(job, given, options, merge)
+        _marked(job, options["dead_letter"])  # so that those which are done are removed
+    if done.was_done:
         _say_done(options["view"], job.name, done)
     if table is not None:
         table.append()
@@ -107,6 +201,25 @@ def _table_of(job: Job, options: Mapping[str, Any]) -> DeltaAppend | IcebergAppe
         return None
     table.prepare()
     return table
+
+
+def _marked(job: Job, dead_letter: Any) -> list[Letter]:
+    """Return the job's letters that are to be done again; remove those that are done."""
+    from flowctl.ports import RedrivableDeadLetter
+
+    known = job.results.description()
+    if known is None or not isinstance(dead_letter, RedrivableDeadLetter):
+        return []
+    marked = [one for one in dead_letter.to_redrive(job.name) if one.partition in known.files]
+    if done := [one for one in marked if one.id in known.redriven]:
+        dead_letter.on_redriven(job.name, done)
+    return [one for one in marked if one.id not in known.redriven]
+
+
+def _say_redriven(view: ViewChoice, name: str, letters: int) -> None:
+    from flowctl.instrumentation.numbers import counted
+
+    view_of(view).message(f"{name}: {counted(letters, 'dead letter')} to do again")
 
 
 def _run(job: Job, given: Input, options: Mapping[str, Any], merge: Merge | None) -> Applied:
@@ -133,7 +246,7 @@ def _run_begun(
     from flowctl.runtime.receipt_store import ReceiptStore
 
     source = ParquetRanges(description.paths, columns=description.columns)
-    producer = Noted(source, job.results, run=description.run, may_grow=job.keep_results)
+    producer = Noted(source, job.results, description)
     store = ReceiptStore(options["checkpoint"], job.results.manifest, Unnamed(job.results))
     process = job.process(description, options["paced"])
     if job.service is not None:
@@ -151,6 +264,8 @@ def _run_begun(
     spout.receipts = store
     try:
         report = spout.run(view=options["view"], deadline_s=options["deadline_s"])
+        if report.letters_open:
+            job.keep_copy()
         return job.finish(producer.seen, store, report, files=options["files"], merge=merge)
     except FencedError:
         raise
@@ -172,28 +287,38 @@ def _made(options: Mapping[str, Any], process: RowWriter) -> Bolts:
     return LocalBolts(process, count=count, slots=options["slots"], refusal=options["refusal"])
 
 
-def _check_complete(job: Job, given: Input) -> None:
-    """Refuse new files for a finished job, and other input unless ``keep_results``."""
+def _added(job: Job, given: Input) -> Mapping[str, Extent]:
+    """Return the files that the input of the finished job has more than when it was finished.
+
+    Raises :class:`ConfigError` if it has more, and one that it had is gone or another one.
+    """
     description = job.results.description()
-    if not job.keep_results or description is None:
-        return
+    if description is None:
+        return {}
     if description.copy or not given.paths:
-        if description.source != given.source:
+        if description.source != given.source:  # and keep_results
             warnings.warn(
                 f"{job.name} was finished with an earlier DataFrame, whose result this is.",
                 RuntimeWarning,
                 stacklevel=4,
             )
-        return
-    now: Collection[str] = ()
-    with suppress(FlowctlError):  # the input of a finished job may have been removed
-        now = ParquetRanges(given.paths, columns=given.columns).extents(Checkpoint()).keys()
-    if added := sorted(set(now) - description.files.keys()):
-        raise ConfigError(
-            "df",
-            f"{added[0]} was added since {job.name!r} was finished.",
-            remedy="Give another name and out for what was added.",
-        )
+        return {}
+    try:
+        paths = [*given.paths, *description.own_paths]
+        found = ParquetRanges(paths, columns=given.columns).extents(Checkpoint())
+    except FlowctlError:  # the input of a finished job may have been removed
+        return {}
+    return added_to(description.files, found)
+
+
+def _say_added(view: ViewChoice, name: str, added: Mapping[str, Extent]) -> None:
+    from flowctl.instrumentation.numbers import counted
+
+    files = counted(len(added), "file")
+    rows = counted(sum(extent.stop - extent.start for extent in added.values()), "row")
+    view_of(view).message(
+        f"{name} was finished by an earlier run, and its input has {files} more since: {rows} to do"
+    )
 
 
 def _say_done(view: ViewChoice, name: str, done: Applied) -> None:

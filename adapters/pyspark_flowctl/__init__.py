@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_flowctl.apply_rows import apply
     from pyspark_flowctl.bolts import SparkBolts
-    from pyspark_flowctl.failed_rows import failures
+    from pyspark_flowctl.failed_rows import failures, redrive
     from pyspark_flowctl.java import JavaHome, ensure_java
     from pyspark_flowctl.sinks import flow_batch, flow_sink
 
-__all__ = ["JavaHome", "SparkBolts", "apply", "ensure_java", "failures", "flow_batch", "flow_sink"]
+__all__ = [
+    "JavaHome",
+    "SparkBolts",
+    "apply",
+    "ensure_java",
+    "failures",
+    "flow_batch",
+    "flow_sink",
+    "redrive",
+]
 
 _ELSEWHERE = {
     "DefaultSource": "pyspark_flowctl.data_source",  # the name that Spark looks for in each package
@@ -27,6 +36,7 @@ _ELSEWHERE = {
     "failures": "pyspark_flowctl.failed_rows",
     "flow_batch": "pyspark_flowctl.sinks",
     "flow_sink": "pyspark_flowctl.sinks",
+    "redrive": "pyspark_flowctl.failed_rows",
 }
 
 

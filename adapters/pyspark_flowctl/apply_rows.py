@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,12 @@ from flowctl.adapters import load_adapter
 from flowctl.arguments import check_arguments
 from flowctl.delivery.options import APPLY, BOLTS, ApplyOptions, documented, for_apply
 from flowctl.errors import ConfigError
-from pyspark_flowctl.column_types import check_readable
-from pyspark_flowctl.dataframes import columns_checked, input_of
+from pyspark_flowctl.column_types import check_columns, check_readable
+from pyspark_flowctl.dataframes import as_it_is, columns_checked, input_of, quoted
+from pyspark_flowctl.failed_rows import check_frame, failures_in, with_failures
 from pyspark_flowctl.features import arrow_schema, is_connect, struct_of
+from pyspark_flowctl.keyed_rows import ERROR, KeyedRows, job_over_keys, key_of
+from pyspark_flowctl.result_cache import Bounds, ResultCache
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
 
     from flowctl.batch_ports import BatchService
     from flowctl.ports import Bolts, Process
+    from pyspark_flowctl.failed_rows import AppliedFrame
 
 
 @documented(APPLY)
-@check_arguments("out", "columns", "form", "keep_results")
+@check_arguments("out", "columns", "key", "form", "keep_results")
 def apply(
     df: DataFrame | str | os.PathLike[str] | Sequence[str],
     fn: Callable[..., Any] | BatchService,
@@ -34,10 +37,11 @@ def apply(
     name: str,
     out: str | os.PathLike[str],
     columns: Sequence[str] | None = None,
+    key: str | Sequence[str] | None = None,
     form: str | None = None,
     keep_results: bool = False,
     **options: Unpack[ApplyOptions],
-) -> DataFrame:
+) -> AppliedFrame:
     """Call ``fn`` on all rows of ``df``; return its rows as a DataFrame with ``schema``.
 
     The DataFrame has each row's result exactly once, however often the driver, workers or Spark's
@@ -52,23 +56,79 @@ def apply(
     ``batch.reject(index, why)``.  It returns any number of rows (tuples, dicts, Arrow, pandas), and
     may be a generator or ``async def``.
 
+    With ``key``, the columns that decide the result, ``fn`` sees these alone, and returns one row
+    for each different key, in their order.  The result has the columns of ``df``, then those of
+    ``schema``.  A key is paid once per job, also if ``df`` has other rows later.
+
     ``out`` is a directory that driver and workers see: an object store, or a shared disk.  Another
     ``df``, ``fn`` or ``schema`` under the same name is refused (:class:`ConfigError`);
     ``keep_results=True`` accepts another ``fn`` for the remaining rows.  Needs a Spark session,
     classic or Connect, and pyarrow on the workers.
     """
-    checked = for_apply(name, options)
+    checked = for_apply(name, options, key=key)
     spark = _session_of(df)
     struct = _struct(spark, schema)
     check_readable(struct, "schema", spark.conf.get)
-    job = load_adapter("flowctl_apply._job", "parquet").Job(
-        fn, _arrow_schema(struct), name=name, out=_checked_out(out), form=form,
-        keep_results=keep_results,
-    )  # fmt: skip
+    how = {"name": name, "out": _checked_out(out), "form": form, "keep_results": keep_results}
+    arrow = _arrow_schema(struct)
+    if key is not None:
+        check_frame(df)
+        frame = _frame_of(df, columns)
+        return _pay_once(frame, fn, key_of(frame, key, struct), struct, how=how, options=checked)
+    job = load_adapter("flowctl_apply._job", "parquet").Job(fn, arrow, **how)
     done = _run(spark, job, input_of(df, columns_checked(df, columns)), checked)
-    if not done.files:
+    made = _read(spark, struct, done.files)
+    return with_failures(made, lambda: failures_in(job, _frame_of(df, columns), checked))
+
+
+def _read(spark: SparkSession, struct: StructType, files: Sequence[str]) -> DataFrame:
+    if not files:
         return spark.createDataFrame([], struct)
-    return spark.read.schema(struct).parquet(*map(_as_it_is, done.files))
+    return spark.read.schema(struct).parquet(*map(as_it_is, files))
+
+
+def _pay_once(
+    df: DataFrame,
+    fn: Callable[..., Any] | BatchService,
+    key: StructType,
+    schema: StructType,
+    *,
+    how: dict[str, Any],
+    options: dict[str, Any],
+) -> AppliedFrame:
+    if wanted := next((each for each in ("mode", "table") if options[each] is not None), None):
+        raise ConfigError(
+            wanted,
+            "with key= the results stand beside the rows of df, in no table.",
+            remedy="Leave it out, and write the DataFrame that apply returns.",
+        )
+    if options["errors"] and ERROR in {name.lower() for name in (*df.columns, *schema.names)}:
+        raise ConfigError(
+            "errors",
+            f"there is a column {ERROR!r} already.",
+            remedy="Rename it: df.withColumnRenamed('error', …).",
+        )
+    job = job_over_keys(fn, df, key, schema, **how)
+    cache = None
+    if options["cache"] is not None:
+        bounds = Bounds(options["cache_days"], options["cache_gb"])
+        whole = [*key, *schema]
+        cache = ResultCache(df.sparkSession, options["cache"], job, whole, bounds)
+    rows = KeyedRows(df, job, key, schema, cache)
+    rows.run(lambda given: _run(df.sparkSession, job, given, options), options["view"])
+    made = rows.frame(options)
+    return with_failures(made, lambda: rows.failures(options))
+
+
+def _frame_of(df: Any, columns: Sequence[str] | None) -> DataFrame:
+    """Return the ``columns`` of ``df`` as a DataFrame."""
+    if isinstance(df, str | os.PathLike | list | tuple):
+        paths = [df] if isinstance(df, str | os.PathLike) else df
+        df = _session_of(None).read.parquet(*map(as_it_is, map(os.fspath, paths)))
+    names = columns_checked(df, columns)
+    check_columns(df.schema, "df", names)
+    chosen: DataFrame = df if names is None else df.select(*map(quoted, names))
+    return chosen
 
 
 def _run(spark: SparkSession, job: Any, given: Any, options: dict[str, Any]) -> Any:
@@ -152,11 +212,6 @@ def _checked_out(out: str | os.PathLike[str]) -> str:
     if "\\" in text:
         raise ConfigError("out", "Spark's paths have no backslashes.", remedy="Rename it.")
     return text
-
-
-def _as_it_is(url: str) -> str:
-    """Return the path with Spark's pattern characters escaped."""
-    return re.sub(r"([\[\]{}*?])", r"\\\1", url)
 
 
 def _merging(

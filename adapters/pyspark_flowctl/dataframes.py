@@ -123,7 +123,7 @@ def kind_of(arrow_type: Any) -> Any:
 
 # Size of row groups in a copy [bytes]: Spark's default of 128 MB would be read again by each bolt
 # that does a part of it.
-_ROW_GROUP_BYTES = 8 << 20
+ROW_GROUP_BYTES = 8 << 20
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _CALENDAR = "spark.sql.parquet.datetimeRebaseModeInWrite"
 # Numbers of columns and plans, addresses, and what depends on how many executors there are: they
@@ -163,7 +163,7 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
             if not isinstance(path, str | os.PathLike):
                 raise _not_a_frame(df, path)
         paths = [arrow_path(os.fspath(path)) for path in several]
-        return made("\n".join(paths), paths, None, columns)
+        return made("\n".join(paths), paths, None, columns, shape="paths")
     _check_frame(df, columns)
     explained, files = _explained(df), sorted(df.inputFiles())
     plan = _plan_in(explained)
@@ -178,12 +178,13 @@ def input_of(df: Any, columns: list[str] | None) -> Any:
     if files and is_read(plan) and holds_all(paths, df.schema, rows):
         # Otherwise a directory such as day=1 would become a column that the DataFrame lacks.
         names = list(df.columns) if any("=" in path for path in paths) else None
-        return made(source, paths, None, columns or names, marks)
+        shape = hashlib.sha256(plan.encode()).hexdigest()[:16]
+        return made(source, paths, None, columns or names, marks, shape)
 
     def write(url: str) -> None:
-        chosen = df if columns is None else df.select(*map(_quoted, columns))
-        writer = chosen.write.mode("overwrite").option("parquet.block.size", _ROW_GROUP_BYTES)
-        with _instants(df.sparkSession):
+        chosen = df if columns is None else df.select(*map(quoted, columns))
+        writer = chosen.write.mode("overwrite").option("parquet.block.size", ROW_GROUP_BYTES)
+        with instants(df.sparkSession):
             writer.parquet(url)
 
     return made(source, (), write, columns, marks)
@@ -220,7 +221,7 @@ def _check_frame(df: Any, columns: Sequence[str] | None) -> None:
 
 
 @contextlib.contextmanager
-def _instants(spark: Any) -> Iterator[None]:
+def instants(spark: Any) -> Iterator[None]:
     """Timestamps are written as instants in UTC; Spark's own choice, INT96, says no time zone.
 
     And days before 1582 by the calendar of Python.
@@ -236,9 +237,14 @@ def _instants(spark: Any) -> Iterator[None]:
             spark.conf.set(name, value)
 
 
-def _quoted(column: str) -> str:
+def quoted(column: str) -> str:
     """Return the name quoted for Spark's SQL, so that a dot in it is part of the name."""
     return "`" + column.replace("`", "``") + "`"
+
+
+def as_it_is(url: str) -> str:
+    """Return the path with Spark's pattern characters escaped."""
+    return re.sub(r"([\[\]{}*?])", r"\\\1", url)
 
 
 def _explained(df: Any) -> str:

@@ -132,6 +132,16 @@ def _iceberg(name: str, given: Any) -> Any:
     return given
 
 
+def _as_column(name: str, given: Any) -> str:
+    if given != "column":
+        raise ConfigError(name, f"{given!r} is not known.", remedy='Give "column", or None.')
+    return str(given)
+
+
+def _directory(name: str, given: Any) -> str:
+    return _text(name, os.fspath(given) if isinstance(given, os.PathLike) else given)
+
+
 def _by_pacing(_: str, given: Any) -> Any:
     """:func:`flowctl.paced` checks it, with the target."""
     return given
@@ -262,6 +272,16 @@ OPTIONS: Final = (
            "`out` is a Delta table, to which the rows are added in one commit", (APPLY,), _append),
     Option("table", "a `Table` of pyiceberg, or `catalog.namespace.table`", None,
            "an Iceberg table, to which the rows are added in one commit", (APPLY,), _iceberg),
+    Option("cache", "a directory, as `out`", None,
+           "with `key`: keeps results by their keys, for other jobs with the same function",
+           (APPLY,), _directory),
+    Option("cache_days", "a number", None, "how long a result of `cache` counts; None: for ever",
+           (APPLY,), _number),
+    Option("cache_gb", "a number", None,
+           "the results of one function in `cache` take no more; the oldest go", (APPLY,), _number),
+    Option("errors", '"column"', None,
+           "with `key`: rows that failed stay, and a column `error` says why; None: they are left"
+           " out, and `.failures` of the result has them", (APPLY,), _as_column),
     Option("view", '"auto", "live", "plain", "quiet", "off" or "page"', "auto",
            "how progress is shown", (APPLY,), _view),
 )  # fmt: skip
@@ -308,6 +328,10 @@ class ApplyOptions(CallOptions, total=False):
     files: int | None
     mode: Literal["append"] | None
     table: Any
+    cache: str | os.PathLike[str] | None
+    cache_days: float | None
+    cache_gb: float | None
+    errors: Literal["column"] | None
     view: ViewChoice
 
 
@@ -372,9 +396,10 @@ _AS_SETTINGS: Final = {
 }
 
 
-def for_apply(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def for_apply(name: str, given: Mapping[str, Any], *, key: object = None) -> dict[str, Any]:
     """Return all options of ``apply`` for the job ``name``, as they are used.
 
+    ``key`` are the columns that decide a row's result, if it is known that some do.
     ``settings`` has what options say as well; ``paced`` is the limit that its calls keep, or None.
     Raises :class:`ConfigError` as :func:`checked` does, and for what leaves rows without a result.
     """
@@ -391,6 +416,14 @@ def for_apply(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
             f"{mode} would leave rows without a result.",
             remedy="Leave it out: each row's result is kept exactly once.",
         )
+    for option in ("cache", "errors") if key is None else ():
+        if made[option] is not None:
+            raise ConfigError(
+                option, "is about rows with equal keys.", remedy="Give key=, in apply on Spark."
+            )
+    for option in ("cache_days", "cache_gb"):
+        if made[option] is not None and made["cache"] is None:
+            raise ConfigError(option, "is about a cache.", remedy="Give cache=, a directory.")
     made["dead_letter"] = dead_letter_of(made["dead_letter"])
     made["paced"] = _pace_of(name, made, given)
     return made

@@ -233,4 +233,5 @@ def _add(done: RangeSet, entry: Entry) -> None:
 
 
 def _meets(done: RangeSet, start: int, stop: int) -> bool:
-    return any(low < stop and start < high for low, high in done)
+    """Whether positions from ``start`` to ``stop`` are done; an empty span has none."""
+    return start < stop and any(low < stop and start < high for low, high in done)

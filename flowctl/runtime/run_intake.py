@@ -147,7 +147,8 @@ def intake_of(
     if isinstance(producer, RangeProducer):
         control.receipt_log = plan.receipts
         source = RangeSource(control, producer, restored=restored, receipts=plan.receipts)
-        return source, NoLetters(dead_letter, plan.job)
+        # Who keeps receipts sees to letters itself: `apply` reads their rows again.
+        return source, NoLetters(None if plan.receipts else dead_letter, plan.job)
     letters = with_letters_first(producer, dead_letter, job=plan.job, restored=restored)
     reader = Reader(
         control,

@@ -118,7 +118,7 @@ class Runs:
         if number % 2 == 0:
             driver.kill()
             driver.wait()
-            self.bury(below)
+            bury(below)
             return "the driver"
         kind = self.chance.choice(("pyspark.daemon", "CoarseGrainedExecutorBackend"))
         found = [one for one in below if kind in " ".join(command_of(one))]
@@ -132,15 +132,16 @@ class Runs:
             if time.monotonic() > deadline_s:
                 below = driver.children(recursive=True)
                 driver.kill()
-                self.bury(below)
+                bury(below)
                 raise SystemExit(f"nothing is done; see {self.log.name}")
             time.sleep(_POLL_S)
 
-    def bury(self, processes: list[psutil.Process]) -> None:
-        """Wait for them: what the driver had started ends with it; or it is ended."""
-        _, alive = psutil.wait_procs(processes, timeout=20)
-        for one in alive:
-            one.kill()
+
+def bury(processes: list[psutil.Process]) -> None:
+    """Wait for them: what the driver had started ends with it; or it is ended."""
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    for one in alive:
+        one.kill()
 
 
 def command_of(process: psutil.Process) -> list[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pandas
 import psutil
 
-from tests.chaos.apply import BOLTS, MASTER, ROW_S, Runs, command_of, session
+from tests.chaos.apply import BOLTS, MASTER, ROW_S, Runs, bury, command_of, session
 
 _MODULE = "tests.chaos.apply_cost"
 _ARMS = {"apply": "tests.chaos.apply", "pandas_udf": _MODULE}
@@ -71,7 +71,7 @@ def cost(place: Path, rows: int, master: str, module: str, victim: str) -> tuple
     if victim == "driver":
         driver.kill()
         driver.wait()
-        runs.bury(below)
+        bury(below)
         driver = runs.start()
     else:
         _kill_workers(below)

@@ -105,6 +105,40 @@ def test_a_partitioned_table_gets_each_row_once_in_its_partition(tmp_path, monke
 
 
 @needs_delta
+@pytest.mark.parametrize("files", [None, 1])
+def test_of_a_table_that_grew_its_new_rows_are_done_and_added_once(
+    tmp_path, monkeypatch, files
+) -> None:
+    """A round whose commit was not made is added when there is even more."""
+    source, done = tmp_path / "source", []
+
+    def noted(batch: Batch) -> Iterator[tuple[int, str]]:
+        done.extend(record.value["id"] for record in batch)
+        return label(batch)
+
+    def grow(first: int) -> Any:
+        rows = pyarrow.table({"id": range(first, first + 100)})
+        deltalake().write_deltalake(str(source), rows, mode="append")
+        return apply_parquet(
+            source, noted, schema=SCHEMA, name="labels", out=tmp_path / "table", mode="append",
+            bolts=2, view="off", files=files, keep_results=True,
+        )  # fmt: skip
+
+    assert grow(0).rows == 100
+    assert grow(100).rows == 200
+    with monkeypatch.context() as patch, pytest.raises(InfrastructureError, match="is away"):
+        patch.setattr("flowctl_apply._delta.DeltaAppend.append", _away)
+        grow(200)
+    assert len(ids_in(tmp_path)) == 200
+    assert grow(300).rows == 400
+    assert ids_in(tmp_path) == sorted(done) == list(range(400))
+
+
+def _away(_: Any) -> None:
+    raise InfrastructureError("the table is away.", remedy="Wait.")
+
+
+@needs_delta
 def test_a_run_that_ended_before_the_commit_is_added_by_the_next(tmp_path, monkeypatch) -> None:
     def die(*_: Any, **__: Any) -> None:
         raise OSError("the store is away")

@@ -82,7 +82,7 @@ def test_killed_around_the_commit_it_is_made_once(
     whole = LocalPlace.put
 
     def killed(self: Any, name: str, data: bytes) -> None:
-        if name.endswith("/appended"):
+        if "/appended-" in name:
             raise KeyboardInterrupt
         whole(self, name, data)
 
@@ -98,6 +98,28 @@ def test_killed_around_the_commit_it_is_made_once(
     table.maintenance.expire_snapshots().by_id(table.snapshots()[0].snapshot_id).commit()
     run(tmp_path, table)
     assert ids_in(table) == list(range(-1, 1_000))
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_files_that_came_later_are_added_alone(
+    catalog: Any, tmp_path: Path, partitioned: bool
+) -> None:
+    table = catalog.create_table("db.t", SCHEMA)
+    if partitioned:
+        with table.update_spec() as spec:
+            spec.add_field("label", IdentityTransform(), "label")
+    (tmp_path / "given").mkdir()
+    for number in range(3):
+        ids = range(100 * number, 100 * number + 100)
+        pyarrow.parquet.write_table(
+            pyarrow.table({"id": ids}), tmp_path / "given" / f"{number}.parquet"
+        )
+        for _ in range(2):
+            apply_parquet(
+                tmp_path / "given", rows_of, schema=SCHEMA, name="labels", out=tmp_path / "out",
+                table=table, bolts=2, view="off", keep_results=True,
+            )  # fmt: skip
+        assert ids_in(table) == list(range(100 * number + 100))
 
 
 def test_a_commit_of_others_is_no_harm(

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flowctl.bolts.local import LocalBolts
 from flowctl.errors import ConfigError, TooManyLostError
 from flowctl_files import FileDeadLetter
-from pyspark_flowctl import apply, failures, flow_sink
+from pyspark_flowctl import apply, failures, flow_sink, redrive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-ADDED = ["reason", "attempts", "at"]
+ADDED = ["reason", "error", "attempts", "at"]
 TYPES = [
     "id", "CAST(id % 100 AS BYTE) b", "CAST(id AS SHORT) s", "CAST(id AS INT) i",
     "CAST(id / 3 AS FLOAT) f", "IF(id % 2 = 0, double('NaN'), id / 7) d",
@@ -61,11 +63,11 @@ def test_the_failures_of_a_write_are_its_rows_with_their_types(
     own = failed.select(*(f"`{name}`" for name in df.columns))
     assert own.schema == df.schema
     assert texts(own) == texts(df.where("id % 40 = 0"))
-    assert failed.columns[-3:] == ["_reason", "attempts", "at"], "df has a column reason already"
-    said = {row.id: (row._reason, row.attempts) for row in failed.collect()}
+    assert failed.columns[-4:] == ["_reason", *ADDED[1:]], "df has a column reason already"
+    said = {row.id: (row._reason, row.error, row.attempts) for row in failed.collect()}
     assert said == {
-        40: ("ValueError: forty", 2),
-        **dict.fromkeys((0, 80, 120, 160), ("rejected: a round number", 1)),
+        40: ("ValueError: forty", "ValueError", 2),
+        **dict.fromkeys((0, 80, 120, 160), ("rejected: a round number", None, 1)),
     }
     assert failed.where("at > now() - INTERVAL 1 HOUR AND at <= now()").count() == 5
 
@@ -133,8 +135,105 @@ def test_the_failures_of_apply_are_its_rows_with_their_types(
         df, label, schema="id long", name="labels", out=tmp_path / "out", bolts=2, view="off",
         dead_letter=letters, attempts_max=2,
     )  # fmt: skip
-    failed = failures(df, name="labels", dead_letter=letters)
+    failed = good.failures
+    assert texts(failed) == texts(failures(df, name="labels", dead_letter=letters))
     own = failed.select(*(f"`{name}`" for name in df.columns))
     assert good.count() == 195
     assert own.schema == df.schema
     assert texts(own) == texts(df.where("id % 40 = 0"))
+
+
+CALLED: list[int] = []  # the bolts of the tests below are threads here
+
+
+def broken(*numbers: int) -> None:
+    """What the service behind ``fragile`` can't take now."""
+    os.environ["BROKEN"] = " ".join(map(str, numbers))
+
+
+@pytest.fixture(autouse=True)
+def nothing_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKEN", "")
+    CALLED.clear()
+
+
+def fragile(batch: Any) -> Any:
+    for record in batch:
+        if str(record.value.number) in os.environ["BROKEN"].split():
+            raise ValueError(f"{record.value.number} is odd")
+        CALLED.append(record.value.number)
+        yield (record.value.number, "ok")
+
+
+def label(df: Any, folder: Path, **given: Any) -> Any:
+    how: dict[str, Any] = {"schema": "n long, said string", "name": "labels", "view": "off"}
+    how |= {"out": folder / "out", "dead_letter": folder / "letters", "attempts_max": 2}
+    return apply(df, fragile, bolts=lambda process: LocalBolts(process, count=2), **how | given)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.slow
+@pytest.mark.on_change("apply")
+def test_failures_of_apply_are_done_again_after_the_repair_and_nothing_twice(
+    spark: SparkSession, tmp_path: Path, copies: bool
+) -> None:
+    """Of files that are read where they are, and of a copy, which stays for its letters."""
+    broken(3, 400, 999)
+    df = spark.range(0, 1_000, 1, 2).selectExpr("id AS number", "id / 7 AS part")
+    if not copies:
+        df.write.parquet(str(tmp_path / "in"))
+        df = spark.read.parquet(str(tmp_path / "in"))
+    good = label(df, tmp_path)
+    assert good.count() == 997
+    bad = good.failures
+    assert bad.columns == ["number", "part", *ADDED]
+    assert {(row.number, row.error) for row in bad.collect()} == {
+        (3, "ValueError"), (400, "ValueError"), (999, "ValueError")
+    }  # fmt: skip
+    where: dict[str, Any] = {"name": "labels", "dead_letter": tmp_path / "letters"}
+    with pytest.raises(ConfigError, match="rows: 1 of them are no letters of 'labels'"):
+        redrive(bad.where("number = 3").withColumn("part", bad.part + 1), **where)
+    with pytest.raises(ConfigError, match="rows: they do not end with"):
+        redrive(df, **where)
+    assert redrive(bad.where("number > 3"), **where) == 2
+    broken(3, 999)
+    CALLED.clear()
+    good = label(df, tmp_path)
+    assert (good.count(), CALLED) == (998, [400])
+    assert {row.number for row in good.failures.collect()} == {3, 999}
+    broken()
+    assert redrive(good.failures, **where) == 2
+    good = label(df, tmp_path)
+    assert (good.count(), good.select("n").distinct().count()) == (1_000, 1_000)
+    assert good.failures.count() == 0
+    assert sorted(CALLED) == [3, 400, 999]
+    assert label(df, tmp_path).count() == 1_000
+    assert len(CALLED) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.on_change("apply")
+def test_failures_of_keys_are_all_rows_that_have_them(spark: SparkSession, tmp_path: Path) -> None:
+    broken(3, 5)
+    df = spark.range(0, 100, 1, 2).selectExpr("id", "id % 10 AS number", "'x' AS at")
+    keyed: dict[str, Any] = {"key": "number", "schema": "n long, said string"}
+    good = label(df, tmp_path, **keyed)
+    assert good.count() == 80
+    bad = good.failures
+    assert bad.columns == [*df.columns, "reason", "error", "attempts", "_at"]
+    assert {(row.number, row.attempts) for row in bad.collect()} == {(3, 2), (5, 2)}
+    assert bad.count() == 20
+    every = label(df, tmp_path, errors="column", **keyed)
+    assert every.columns == [*df.columns, "n", "said", "error"]
+    assert every.count() == 100
+    assert every.where("error IS NULL AND n = number").count() == 80
+    assert every.where("error.error = 'ValueError' AND n IS NULL").count() == 20
+    with pytest.raises(ConfigError, match="errors: there is a column 'error' already"):
+        label(df.withColumn("error", df.id), tmp_path, errors="column", **keyed)
+    broken()
+    CALLED.clear()
+    assert redrive(good.failures, name="labels", dead_letter=tmp_path / "letters") == 2
+    good = label(df, tmp_path, **keyed)
+    assert (good.count(), good.where("n = number").count(), sorted(CALLED)) == (100, 100, [3, 5])
+    assert good.failures.count() == 0
+    assert label(df, tmp_path, errors="column", **keyed).where("error IS NULL").count() == 100

@@ -32,11 +32,11 @@ from flowctl.errors import ConfigError, FencedError, FlowctlError, SourceError
 from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply._job import Applied, Input, Job
-from flowctl_apply._noted import Noted
 from flowctl_apply._places import Found
 from flowctl_apply._results import Results
 from flowctl_apply._unnamed import Unnamed
 from flowctl_apply._uses import fingerprint
+from flowctl_apply.parquet_apply import Noted, added_to
 from tests.thorough import IS_THOROUGH
 
 SCHEMA = pyarrow.schema([("file", pyarrow.string()), ("row", pyarrow.int64())])
@@ -129,7 +129,7 @@ class Files:
             return {name: Extent(0, ROWS, identity) for name, identity in identities.items()}
         if not any(f"/{self.copy}/" in name for name in self.world.place.files):
             raise SourceError(f"{self.copy} is gone.")
-        return {f"{self.copy}/{name}": Extent(0, ROWS, "1") for name in identities}
+        return {f"{self.copy}/{name}": Extent(0, ROWS, "1") for name in "ab"}
 
     def reader(self) -> Any: ...
     def close(self) -> None: ...
@@ -144,9 +144,10 @@ class Driver:
         self.job.results = Results(world.place, NAME)
         # A copy of the input is another directory for each driver that makes one.
         write = (lambda url: world.place.put(f"{url}/x.parquet", b"")) if copies else None
-        self.given = Input("rows", () if copies else ("in",), write)
+        self.given = Input("rows", () if copies else ("in",), write, shape="rows")
+        self.files_then = set("ab") if copies else set(world.identities)
         self.result = self.job.done(self.given)
-        if self.result is not None:
+        if self.result is not None and not self.grow():
             return
         self.job.check_empty(is_table=False)
         begun = self.job.begin(self.given)
@@ -156,7 +157,7 @@ class Driver:
         self.copy = begun.copy
         self.process = self.job.process(begun)
         files = Files(world, begun.copy)
-        self.source = Noted(files, self.job.results, run=begun.run, may_grow=keep)
+        self.source = Noted(files, self.job.results, begun)
         manifest, unnamed = self.job.results.manifest, Unnamed(self.job.results)
         self.store = ReceiptStore(MemoryCheckpointStore(), manifest, unnamed)
         try:
@@ -179,9 +180,22 @@ class Driver:
                 assert isinstance(span.first, int) and isinstance(span.last, int)
                 self.done[name].add(span.first, span.last + 1)
 
+    def grow(self) -> bool:
+        """Begin another round if there are more files than the finished job has done."""
+        begun = self.job.results.description()
+        if begun is None or begun.copy:
+            return False
+        found = Files(self.world, "").extents(Checkpoint())
+        if added := added_to(begun.files, found):
+            event("the finished job has more input")
+            self.job.grow(self.given, added)
+        return bool(added)
+
     def work(self, name: str, start: int, stop: int, *, is_told: bool = True) -> None:
         """A batch, if nothing of it is done; its report may be lost with its bolt."""
         name = f"{self.copy}/{name}" if self.copy else name
+        if name not in self.extents:  # a file that was added since this driver began
+            return
         stop = min(stop, int(self.extents[name].stop))
         if start >= stop or any(low < stop and start < high for low, high in self.done[name]):
             return
@@ -237,9 +251,11 @@ class World(RuleBasedStateMachine):
         ]
         return [tuple(row.values()) for table in tables for row in table.to_pylist()]
 
-    def check(self, applied: Applied) -> None:
+    def check(self, applied: Applied, at_least: set[str]) -> None:
         found = sorted(self.rows_of(applied))
-        assert found == sorted(itertools.product(("a", "b"), range(ROWS)))
+        files = {file for file, _ in found}
+        assert found == sorted(itertools.product(files, range(ROWS)))
+        assert at_least <= files <= set(self.identities)
         assert applied.rows == len(found)
 
     def is_other(self) -> bool:
@@ -247,7 +263,8 @@ class World(RuleBasedStateMachine):
         begun = Results(self.place, NAME).description()
         assert begun is not None
         now = {} if begun.copy else {n: f"{one} {ROWS}" for n, one in self.identities.items()}
-        return begun.fn != fingerprint(self.fn) or bool(now and begun.files and begun.files != now)
+        changed = [name for name, one in begun.files.items() if now.get(name, one) != one]
+        return begun.fn != fingerprint(self.fn) or bool(changed)
 
     def begin(self) -> Driver | None:
         """Another driver; None if the job was finished, or it is refused as it must be."""
@@ -261,7 +278,7 @@ class World(RuleBasedStateMachine):
             event("another driver began meanwhile")
             return None
         if driver.result is not None:
-            self.check(driver.result)
+            self.check(driver.result, driver.files_then)
             return None
         self.drivers.append(driver)
         return driver
@@ -274,7 +291,7 @@ class World(RuleBasedStateMachine):
         except FencedError:
             event("the older driver stops at the end")
             return
-        self.check(applied)
+        self.check(applied, driver.files_then)
 
     def run_beside(self) -> None:
         """A driver from beginning to end, in the middle of what another one does."""
@@ -318,7 +335,7 @@ class World(RuleBasedStateMachine):
         start = data.draw(st.integers(0, ROWS - 1))
         span = start, start + data.draw(st.integers(1, 6))
         with self.mortal(driver):
-            driver.work(data.draw(st.sampled_from("ab")), *span, is_told=data.draw(st.booleans()))
+            driver.work(data.draw(st.sampled_from("abcd")), *span, is_told=data.draw(st.booleans()))
 
     @precondition(lambda self: self.drivers)
     @rule(data=st.data())
@@ -353,6 +370,11 @@ class World(RuleBasedStateMachine):
         """A file is written again: nobody may go on with what was made of the earlier one."""
         self.identities[name] = "2" if self.identities[name] == "1" else "1"
 
+    @precondition(lambda self: not self.copies and len(self.identities) < 4)
+    @rule()
+    def add_a_file(self) -> None:
+        self.identities["abcd"[len(self.identities)]] = "1"
+
     def teardown(self) -> None:
         """In the end somebody runs it as it was begun: the result is right."""
         with self.patches:
@@ -367,8 +389,9 @@ class World(RuleBasedStateMachine):
             self.identities |= {name: text.split()[0] for name, text in begun.files.items()}
         driver = Driver(self, self.fn, keep=False, copies=self.copies)
         result = driver.result or driver.finish(1)
-        self.check(result)
-        self.check(Driver(self, self.fn, keep=False, copies=self.copies).result)
+        files = set("ab") if self.copies else set(self.identities)
+        self.check(result, files)
+        self.check(Driver(self, self.fn, keep=False, copies=self.copies).result, files)
 
 
 TestSequences = World.TestCase

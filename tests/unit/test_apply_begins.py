@@ -17,11 +17,15 @@ import pyarrow.parquet
 import pytest
 
 from flowctl.bolts.batch import Batch
+from flowctl.core.records import Checkpoint
 from flowctl.delivery.options import for_apply
-from flowctl.errors import ConfigError, FlowctlError, UnrunnableError
+from flowctl.errors import ConfigError, FencedError, FlowctlError, UnrunnableError
+from flowctl.runtime.memory_store import MemoryCheckpointStore
+from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl_apply import Applied, apply_parquet
 from flowctl_apply._job import Input, Job
 from flowctl_apply.parquet_apply import run_job
+from flowctl_files.parquet_ranges import ParquetRanges
 
 SCHEMA = pyarrow.schema([("id", pyarrow.int64())])
 Door = Callable[..., Any]
@@ -35,6 +39,14 @@ def same(batch: Batch) -> list[tuple[int]]:
 
 def other(batch: Batch) -> list[tuple[int]]:
     return [(-record.value["id"],) for record in batch]
+
+
+CALLED: list[int] = []
+
+
+def noting(batch: Batch) -> list[tuple[int]]:
+    CALLED.extend(record.value["id"] for record in batch)
+    return [(record.value["id"],) for record in batch]
 
 
 def write_rows(directory: Path, *ids: int) -> None:
@@ -153,15 +165,59 @@ def test_a_job_beside_another_one_and_files_of_others_below_are_taken(place: Pat
     assert ids(run(place, name="two")) == [1, 2, 3]
 
 
-def test_a_finished_job_does_not_leave_out_a_file_that_was_added(place: Path) -> None:
+@pytest.mark.parametrize("files", [None, 1])
+def test_a_finished_job_does_the_files_that_were_added_and_no_others(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: Any
+) -> None:
     """Kind: what is named as the result is that of the input that was given."""
-    assert ids(run(place)) == [1, 2, 3]
+    assert ids(run(place, files=files)) == [1, 2, 3]
     write_rows(place / "in", 4, 5)
-    assert run(place).was_done, "as the page says"
-    with pytest.raises(
-        ConfigError, match=r"df: .*4\.parquet was added since 'scores' was finished"
-    ):
-        run(place, keep_results=True)
+    monkeypatch.setattr(f"{__name__}.CALLED", called := [])
+    more = run(place, noting, files=files, view="plain", keep_results=True)
+    assert (ids(more), more.was_done) == ([1, 2, 3, 4, 5], False)
+    assert sorted(called) == [4, 5]
+    assert "has 1 file more since: 2 rows to do" in capsys.readouterr().err
+    assert run(place, noting, keep_results=True).was_done
+    write_rows(place / "in", 6, 7, 8)
+    assert ids(run(place, noting, files=files, keep_results=True)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(called) == 5
+
+
+def test_a_round_that_is_killed_goes_on_where_it_was(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(place)
+    write_rows(place / "in", 4, 5, 6)
+    monkeypatch.setenv("KILLED_AT", "6")
+    with pytest.raises(FlowctlError, match="is killed"):
+        run(place)
+    monkeypatch.delenv("KILLED_AT")
+    write_rows(place / "in", 7)
+    assert ids(run(place)) == [1, 2, 3, 4, 5, 6, 7]
+    assert run(place).was_done
+
+
+def test_a_finished_job_refuses_more_input_if_what_it_has_done_is_another_now(place: Path) -> None:
+    run(place)
+    write_rows(place / "in", 4, 5)
+    pyarrow.parquet.write_table(pyarrow.table({"id": [7]}), place / "in" / "1.parquet")
+    with pytest.raises(ConfigError, match=r"df: .*1\.parquet is not the file of the first run"):
+        run(place)
+    (place / "in" / "1.parquet").unlink()
+    with pytest.raises(ConfigError, match=r"df: .*1\.parquet is gone"):
+        run(place)
+    shutil.rmtree(place / "in")
+    assert run(place).was_done, "the input of a finished job may be removed"
+
+
+def test_a_round_that_can_not_begin_leaves_the_finished_job_as_it_was(place: Path) -> None:
+    run(place)
+    write_rows(place / "in", 4, 5)
+    with pytest.raises(FlowctlError):
+        run(place, checkpoint="redis://127.0.0.1:1/0")
+    (place / "in" / "4.parquet").unlink()
+    again = run(place)
+    assert (ids(again), again.was_done) == ([1, 2, 3], True)
 
 
 def test_files_that_were_added_to_a_list_are_read_when_a_job_goes_on(
@@ -176,9 +232,9 @@ def test_files_that_were_added_to_a_list_are_read_when_a_job_goes_on(
         apply_parquet(files[:1], same, **given)
     monkeypatch.delenv("KILLED_AT")
     write_rows(place / "in", 4, 5)
+    assert ids(apply_parquet(files, same, **given)) == [1, 2, 3, 4, 5]
     with pytest.raises(ConfigError, match=r"df: .* begun with another DataFrame"):
-        apply_parquet(files, same, **given)
-    assert ids(apply_parquet(files, same, keep_results=True, **given)) == [1, 2, 3, 4, 5]
+        apply_parquet(files[1:], same, **given)
 
 
 def test_a_job_that_goes_on_with_the_copy_of_an_earlier_dataframe_says_so(place: Path) -> None:
@@ -197,3 +253,33 @@ def test_a_job_that_goes_on_with_the_copy_of_an_earlier_dataframe_says_so(place:
     with pytest.warns(RuntimeWarning, match="scores was finished with an earlier DataFrame"):
         options = for_apply("scores", {"bolts": 1, "view": "off"})
         run_job(job(keep_results=True), given("two"), options)
+
+
+def test_a_driver_that_is_late_does_not_end_the_round_that_another_one_has_begun(
+    place: Path,
+) -> None:
+    """It has seen the files of the round before only."""
+    late = Job(same, SCHEMA, name="scores", out=str(place / "out"))
+    given = Input(str(place / "in"), [str(place / "in")], shape="paths")
+    late.begin(given)
+    assert ids(run(place)) == [1, 2, 3]
+    write_rows(place / "in", 4, 5)
+    files = ParquetRanges(str(place / "in")).extents(Checkpoint())
+    newer = Job(same, SCHEMA, name="scores", out=str(place / "out"))
+    newer.grow(given, {name: one for name, one in files.items() if name.endswith("4.parquet")})
+    store = ReceiptStore(MemoryCheckpointStore(), late.results.manifest)
+    store.acquire("scores")
+    done = {name: one for name, one in files.items() if name.endswith("1.parquet")}
+    with pytest.raises(FencedError, match="begun to do what its input has more"):
+        late.finish(done, store)
+    assert ids(run(place)) == [1, 2, 3, 4, 5]
+
+
+def test_what_the_next_round_will_read_is_not_swept(place: Path) -> None:
+    """Another driver may be about to begin it; a copy of a round that began without it goes."""
+    run(place)
+    results = Job(same, SCHEMA, name="scores", out=str(place / "out")).results
+    for copy in ("round-0-ab", "round-1-cd", "letters-1-ef", "letters-0-ef"):
+        results.place.put(f"{results.directory}/{copy}/keys/a.parquet", b"")
+    assert results.sweep().copies == ["letters-0-ef", "round-0-ab"]
+    assert (place / "out" / results.directory / "round-1-cd/keys/a.parquet").exists()

@@ -28,10 +28,9 @@ from flowctl.runtime.memory_store import MemoryCheckpointStore
 from flowctl.runtime.receipt_store import ReceiptStore
 from flowctl.runtime.receipts import Entry, Segment, flaw
 from flowctl_apply._job import Input, Job, merge_files
-from flowctl_apply._noted import Noted
 from flowctl_apply._places import LocalPlace
-from flowctl_apply._results import ResultFile, Results
-from flowctl_apply.parquet_apply import Applied, run_job
+from flowctl_apply._results import Description, ResultFile, Results
+from flowctl_apply.parquet_apply import Applied, Noted, run_job
 from flowctl_files.parquet_ranges import ParquetRanges
 
 SCHEMA = pyarrow.schema([("id", pyarrow.int64())])
@@ -330,7 +329,8 @@ def test_another_function_that_began_meanwhile_is_not_mixed_with_this_one(tmp_pa
 def test_a_driver_whose_job_was_begun_anew_stops_before_it_reads(source: Path) -> None:
     """Kind: what a job began with is looked at after it was acquired."""
     results = Results(LocalPlace(str(source.parent / "out")), "scores")
-    producer = Noted(ParquetRanges(str(source)), results, run="1", may_grow=False)
+    begun = Description(name="scores", run="1", schema="", source="", fn="", paths=[])
+    producer = Noted(ParquetRanges(str(source)), results, begun)
     with pytest.raises(FencedError, match="has begun 'scores'"):
         producer.extents(Checkpoint())
     Job(same, SCHEMA, name="scores", out=results.place.url).begin(Input(str(source), [str(source)]))

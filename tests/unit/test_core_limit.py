@@ -52,7 +52,7 @@ def test_a_level_that_was_refused_is_tried_again_after_a_while_and_some_calls() 
 
 @pytest.mark.parametrize(("refused", "doubts"), [(1, 0), (2, 0), (6, 1)])
 def test_who_takes_less_than_it_took_until_now_may_have_a_rate(refused: int, doubts: int) -> None:
-    """Ten at once were taken; eleven are refused, and fewer than nine taken: it is not the number."""
+    """Ten at once were taken; of eleven less than nine are: it is not their number."""
     limit = fallen(16, 6)
     limit.took(150)
     assert limit.rise(2.0)

@@ -189,7 +189,7 @@ def test_names_in_the_glossary_are_in_the_code() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/apply.md"])
 def test_a_function_of_rows_is_code_whose_imports_exist(page: str) -> None:
-    (block,) = [one for one in python_blocks(page) if "apply(df" in one]
+    block = next(one for one in python_blocks(page) if "apply(df" in one)
     for node in ast.walk(ast.parse(block)):
         if isinstance(node, ast.ImportFrom) and node.module:
             module = importlib.import_module(node.module)

@@ -48,15 +48,35 @@ def keep(folder: Path, value: Any, partition: str = "r/0", **more: Any) -> None:
 def test_each_row_comes_with_its_reason_attempts_and_time(tmp_path: Path) -> None:
     keep(tmp_path, {"n": 7}, reason="ValueError: seven", attempts=5)
     [(row), names] = failures(frame(), name="job", dead_letter=str(tmp_path))
-    [(n, reason, attempts, at)] = row
-    assert names == ["n", "reason", "attempts", "at"]
+    [(n, reason, error, attempts, at)] = row
+    assert names == ["n", "reason", "error", "attempts", "at"]
     assert (n, reason, attempts, at.tzinfo) == (7, "ValueError: seven", 5, timezone.utc)
+    assert error == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        ("rejected: no", None),
+        ("rejected: No country", None),
+        ("rejected: ValueError: no", "ValueError"),
+        ("HTTPStatusError: 400: bad", "HTTPStatusError"),
+        ("KeyError", "KeyError"),
+        ("refused: busy", None),
+    ],
+)
+def test_the_class_of_an_exception_is_its_error(
+    tmp_path: Path, reason: str, error: str | None
+) -> None:
+    keep(tmp_path, {"n": 7}, reason=reason)
+    [row], _ = failures(frame(), name="job", dead_letter=tmp_path)
+    assert row[2] == error
 
 
 def test_a_column_of_the_rows_keeps_its_name_whatever_its_case(tmp_path: Path) -> None:
     schema = StructType().add("Reason", LongType()).add("_reason", LongType())
     _, names = failures(frame(schema), name="job", dead_letter=tmp_path)
-    assert names == ["Reason", "_reason", "__reason", "attempts", "at"]
+    assert names == ["Reason", "_reason", "__reason", "error", "attempts", "at"]
 
 
 def test_a_letter_that_is_no_row_is_said_and_not_left_out(tmp_path: Path) -> None:

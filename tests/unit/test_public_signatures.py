@@ -96,6 +96,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         pyspark_flowctl.failures,
         {"df": rows_of_spark(), "name": "job", "dead_letter": "letters"},
     ),
+    "redrive": (
+        pyspark_flowctl.redrive,
+        {"rows": rows_of_spark(), "name": "job", "dead_letter": "letters"},
+    ),
     "batch": (testing.batch, {"values": [1]}),
     "apply_parquet": (
         flowctl_apply.apply_parquet,

@@ -15,7 +15,9 @@ from flowctl.runtime.receipts import (
     compacted,
     coverage,
     disjoint,
+    flaw,
     missing,
+    pieces_of,
 )
 
 
@@ -104,3 +106,12 @@ def test_a_base_merges_neighbours_and_keeps_all_receipts(partition: str) -> None
         entry(10, 11, b"c", partition=partition),
     ]
     assert [list(one) for one in coverage(short).values()] == [[(0, 9), (10, 11)]]
+
+
+def test_a_batch_that_was_rejected_whole_is_no_second_result() -> None:
+    """Its receipt has an empty span, which may lie within what was done before it."""
+    (empty,) = pieces_of(Entry("p", 0, 1, 1, (b"nothing",)), [0])
+    assert (empty.start, empty.stop) == (1, 1)
+    entries = [Entry("p", 0, 2, 2), empty]
+    assert not flaw({"p": (0, 2)}, entries)
+    assert disjoint(entries) == entries

@@ -282,8 +282,8 @@ class LearnedRate:
             limit.fall(now_s, self.most, self.most - most)
         else:
             few = lately.refused <= _FEW
-            seen = self._lately(now_s - max(_LATELY_S, lag_s))
-            taken = max((1 - lately.refused_share) * self.most, _BELOW_SEEN * seen.rate)
+            succeeded = self._lately(now_s - max(_LATELY_S, lag_s)).rate
+            taken = max((1 - lately.refused_share) * self.most, _BELOW_SEEN * succeeded)
             limit.fall(now_s, self.most, 0.0 if few else self.most - taken)
             limit.hold_calls = max(_HOLD_CALLS, limit.hold_calls)
             self._good = limit.most
