@@ -270,6 +270,22 @@ def test_a_model_s_batch_api(spark: SparkSession, here: Path) -> None:
     assert {row.label for row in names["scored"].collect()} == {"happy"}
     assert set(fake.submitted.values()) == {1} and len(fake.batches) == 1
 
+    fake = OpenAI(judge)
+    with serve(fake.answer) as service:
+        names, said = run(
+            "batch-apis", "batches",
+            {
+                '"Bearer ..."}': f'"Bearer key"}}, url={service.url!r}, poll_s=0.01',
+                'out="labels"': f"out={str(here / 'by-text')!r}, view='off', bolts=2",
+                "id long, label string\"": 'label string", key="text"',
+                'row["id"], body["choices"][0]["message"]["content"]':
+                    '(body["choices"][0]["message"]["content"],)',
+            },
+            df=rows(spark, 60, "id", "'text ' || id % 7 AS text"),
+        )  # fmt: skip
+    assert "60 rows" in said, "each row has the result of its text"
+    assert list(fake.submitted.values()) == [1] * 7
+
 
 @pytest.mark.spark
 @pytest.mark.slow
