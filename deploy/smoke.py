@@ -21,6 +21,8 @@ from typing import Any
 ROWS = 2_000  # so that a door takes some seconds
 MINUTE_S = 60
 CALL_S = 0.01
+# A name of its own for each run: a second one would find everything done.
+JOB = f"smoke-{time.time():.0f}"
 # Several drivers must find different free ports behind a firewall; see platforms.md.
 SETTINGS = {"listen.port": int(os.environ.get("FLOWCTL_LISTEN_PORT", "0"))}
 
@@ -41,7 +43,7 @@ def by_value(spark: Any, place: str) -> int:
     from pyspark_flowctl import SparkBolts
 
     return FlowControlSpout(
-        name="smoke-value", producer=[f"line {n}" for n in range(ROWS)],
+        name=f"{JOB}-value", producer=[f"line {n}" for n in range(ROWS)],
         bolts=SparkBolts(wait, 2, spark=spark), settings=SETTINGS,
     ).run(view="off").records_acked  # fmt: skip
 
@@ -53,7 +55,7 @@ def by_ranges(spark: Any, place: str) -> int:
 
     spark.range(ROWS).write.mode("overwrite").parquet(f"{place}/in")
     return FlowControlSpout(
-        name="smoke-ranges", producer=ParquetRanges(f"{place}/in"),
+        name=f"{JOB}-ranges", producer=ParquetRanges(f"{place}/in"),
         bolts=SparkBolts(wait, 2, spark=spark), settings=SETTINGS,
     ).run(view="off").records_acked  # fmt: skip
 
@@ -75,7 +77,7 @@ def sink_of_a_stream(spark: Any, place: str) -> int:
     from pyspark_flowctl import flow_batch
 
     stream = spark.readStream.format("rate").option("rowsPerSecond", 500).load()
-    write = flow_batch(wait, target="smoke", name="smoke-stream")
+    write = flow_batch(wait, target="smoke", name=f"{JOB}-stream")
     query = stream.writeStream.foreachBatch(write).start()
     try:
         for _ in range(MINUTE_S):
@@ -91,7 +93,7 @@ def sink_of_a_stream(spark: Any, place: str) -> int:
 def rows_in_rows_out(spark: Any, place: str) -> int:
     from pyspark_flowctl import apply
 
-    options: Any = {"schema": "id long", "name": f"smoke-{time.time():.0f}", "view": "off"}
+    options: Any = {"schema": "id long", "name": f"{JOB}-apply", "view": "off"}
     return apply(
         spark.range(ROWS), double, out=f"{place}/out", bolts=2, settings=SETTINGS, **options
     ).count()
@@ -123,8 +125,9 @@ def main(place: str) -> int:
     for name, door in DOORS.items():
         began_s = time.monotonic()
         try:
-            said = f"{door(spark, place):,} {'batches' if door is sink_of_a_stream else 'rows'}"
-            works = True
+            done = door(spark, place)
+            said = f"{done:,} {'batches' if door is sink_of_a_stream else 'rows'}"
+            works = done > 0
         except Exception as error:
             if os.environ.get("FLOWCTL_DEBUG"):
                 traceback.print_exc()

@@ -88,7 +88,7 @@ def test_a_cancel_that_is_lost_is_repeated(monkeypatch: Any) -> None:
     assert jobs.began.acquire(timeout=10)
     supervisor.end("silent", lambda: None)
     assert jobs.began.acquire(timeout=10)
-    assert jobs.cancels == 3
+    assert jobs.cancels >= 3  # more, if the job takes long to end
     _stop(supervisor, stopping)
 
 
