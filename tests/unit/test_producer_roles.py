@@ -16,6 +16,7 @@ SOURCES = [
     path
     for package in ("flowctl_files", "flowctl_kafka")
     for path in sorted((ADAPTERS / package).glob("*.py"))
+    if path.name != "sink.py"
 ]
 # The stream's own words, and what S87-S103 give to a source that commits by itself; letters are
 # for the dead letters that live beside our sources, which write values as the wire does.  What an
