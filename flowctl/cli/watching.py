@@ -116,26 +116,31 @@ class Watch:
         """Show ``first`` and what follows; returns when the report of a run is shown."""
         shown, told = first, None
         self._view.start(first.job, first.headline)
-        if first.snapshot is not None:
-            self._join(first.snapshot.elapsed_s)
-        self._view.message(f"watching {first.driver}; Ctrl-C ends the watching, not the run")
-        while shown.report is None:
-            if shown != told and shown.snapshot is not None:
+        while True:
+            if told is None or told.driver != shown.driver:
+                self._begin(shown)
+            if shown.snapshot is not None and shown != told:
                 self._view.update(shown.snapshot)
+            if shown.report is not None:
+                return self._view.stop(shown.report)
             told = shown
-            self._tell(self._silence(shown))
             self._sleep(_EVERY_S)
             shown = self._next(shown)
-        if shown.snapshot is not None and shown != told:
-            self._view.update(shown.snapshot)  # a view that comes late has not seen its bolts
-        self._view.stop(shown.report)
+
+    def _begin(self, shown: Shown) -> None:
+        """Show what another run of the job shows from now on: the first, or one after a kill."""
+        self._view.message(f"watching {shown.driver}; Ctrl-C ends the watching, not the run")
+        if shown.snapshot is not None:
+            self._join(shown.snapshot.elapsed_s)
 
     def _next(self, shown: Shown) -> Shown:
         try:
-            return self._read() or shown
+            found = self._read() or shown
         except InfrastructureError as error:  # it may come back
             self._tell(error.problem)
             return shown
+        self._tell(self._silence(found))
+        return found
 
     def _silence(self, shown: Shown) -> str:
         if not shown.is_silent(self._now()):

@@ -92,9 +92,11 @@ class PageState:
         """Show ``snapshot``."""
         for event, more in self._repeats.due():
             self.note(repeated(event, more))
-        self._elapsed_s = snapshot.elapsed_s
         slow = slow_bolts(snapshot)
         with self._lock:
+            if snapshot.elapsed_s < self._elapsed_s:  # another run of the job, seen from elsewhere
+                self._lanes, self._curve = Lanes(), Curve()
+            self._elapsed_s = snapshot.elapsed_s
             self._lanes.take(snapshot, slow)
             self._curve.take(point_of(snapshot))
         self._say(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -101,6 +101,7 @@ class TeamState:
             "used": used,
             "fill": used / found.limit if found.limit else 0.0,
             "idle": is_idle,
+            "full": list(_full(found, used, jobs)),
             "facts": _facts(found, is_idle=is_idle),
             "quotas": [_quota(use) for use in found.quotas],
             "jobs": jobs,
@@ -165,6 +166,19 @@ def _facts(found: StoredTarget, *, is_idle: bool) -> list[str]:
         facts.append(f"takes {found.rate:.4g} a second, as was learned")
     facts += [f"set by hand: {name} {value:g}" for name, value in sorted(found.operator.items())]
     return [printable(fact) for fact in facts]
+
+
+def _full(found: StoredTarget, used: float, jobs: list[dict[str, Any]]) -> Iterator[str]:
+    """Say which of its limits are full, and who fills them."""
+    name = printable(found.target)
+    if found.limit and used >= FULL * found.limit and jobs:
+        most = jobs[0]
+        yield f"{name} is full: {most['name']} has {percent(most['share'])} of it"
+    for use in found.quotas:
+        if use.used >= FULL * use.amount and use.by_job:
+            job, of_job = max(use.by_job.items(), key=lambda entry: entry[1])
+            who = f"{printable(job) or _NO_JOB} used {percent(of_job / use.amount)}"
+            yield f"{name} has {percent(use.left / use.amount)} of {use.quota} left: {who}"
 
 
 def _quota(use: StoredUse) -> dict[str, Any]:
@@ -266,18 +280,16 @@ def _verdict(targets: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> dict[
     """Return what a person should know first: which targets are full and by whom, and which jobs
     need a look.
     """
-    full = [target for target in targets if target["fill"] >= FULL]
-    told = []
-    for target in full:
-        most = target["jobs"][0]
-        told.append(f"{target['name']} is full: {most['name']} has {percent(most['share'])} of it")
+    told = [said for target in targets for said in target.pop("full")]
+    is_full = bool(told)
     alarms = [job["name"] for job in jobs if job["tone"] == "bad"]
     if alarms:
-        told.append(f"{counted(len(alarms), 'job')} need a look: {', '.join(alarms[:5])}")
+        need = "needs" if len(alarms) == 1 else "need"
+        told.append(f"{counted(len(alarms), 'job')} {need} a look: {', '.join(alarms[:5])}")
     if not told:
         told = ["No target is full, and no job is in trouble" if targets or jobs else
                 "Nothing has been seen here yet"]  # fmt: skip
-    return {"tone": "bad" if alarms else "warn" if full else "calm", "sentence": ". ".join(told)}
+    return {"tone": "bad" if alarms else "warn" if is_full else "calm", "sentence": ". ".join(told)}
 
 
 # -- the page ----------------------------------------------------------------------------------
