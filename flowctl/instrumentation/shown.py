@@ -20,7 +20,7 @@ from flowctl.instrumentation.snapshot import Report, Snapshot, View
 from flowctl.instrumentation.text import printable
 from flowctl.instrumentation.views import Beside
 
-# A person sees no more, and of 1,000 bolts it takes some 10 ms.
+# A person sees no more; of 1,000 bolts it takes 0.5 ms, and is 13 KB.
 EVERY_S: Final = 1.0
 #: A run that has shown nothing for so long [s] is killed, frozen, or can't reach its store.
 SILENT_S: Final = 15.0

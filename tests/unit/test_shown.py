@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.cli.watching import Watch, top
+from flowctl.core import events as ev
 from flowctl.core.records import AckedRange
 from flowctl.errors import CheckpointUnavailableError, ConfigError
 from flowctl.instrumentation.page import PageState
@@ -94,6 +95,22 @@ def test_a_place_that_is_away_costs_the_run_nothing() -> None:
     assert place.came.wait(WAIT_S)
     shower.stop(REPORT)
     assert beside.report == REPORT and place.kept == []
+
+
+def test_no_event_is_shown_to_others_as_it_may_quote_a_record() -> None:
+    place = Place()
+    shower = Shower(Witness(), place.keep, every_s=1e-3)
+    shower.start("j", "1 bolt")
+    shower.event(
+        ev.RecordsRejected(
+            at_s=1.0, tuple_id=1, bolt="b1", partition="a", positions=(7,),
+            reasons=("'4929 1234' is no card",),
+        )
+    )  # fmt: skip
+    shower.message("'4929 1234' is no card")
+    shower.update(SNAPSHOT)
+    shower.stop(REPORT)
+    assert place.kept and not any("4929" in str(each) for each in place.kept)
 
 
 class Watched:
