@@ -102,6 +102,18 @@ def replace(path: str, data: bytes) -> None:
     sync_directory(path)
 
 
+def swap(path: str, data: bytes) -> None:
+    """Replace the content of the file ``path`` in one step for its readers; after a loss of power
+    it may be empty.
+
+    For one writer at a time.
+    """
+    new = f"{path}.new"
+    with open(os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, MODE), "wb") as file:
+        file.write(data)
+    os.replace(new, path)
+
+
 def is_at(descriptor: int, path: str) -> bool:
     """Whether ``path`` still leads to the open file: it may have been replaced meanwhile."""
     try:

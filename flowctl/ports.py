@@ -334,6 +334,24 @@ class CheckpointStore(Protocol):
         """Release connections."""
 
 
+@runtime_checkable
+class ShowingStore(Protocol):
+    """A checkpoint store that keeps what a run shows, for people elsewhere.  Thread-safe.
+
+    It is one value for each job, which is no part of the checkpoint: it may be lost.  All methods
+    raise :class:`flowctl.errors.CheckpointUnavailableError` while the store can't be reached.
+    """
+
+    def show(self, job: str, shown: bytes) -> None:
+        """Keep ``shown`` in place of what was there, for a day at least."""
+
+    def shown(self, job: str) -> bytes:
+        """Return what was kept last; empty if there is nothing."""
+
+    def all_shown(self) -> Sequence[bytes]:
+        """Return what is kept of all jobs."""
+
+
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
     """What a bolt needs to reach its spout; passed on by Spark, over a trusted path.
 

@@ -13,6 +13,8 @@ One hash per job; one key, so that every script is atomic, also in a cluster::
       blocks             "12"        the number of the next block; absent: there was none
       b:<number>         zlib        up to 1,000 partitions that have not moved for a while
 
+Beside it, ``flowctl:{access-logs}:shown`` is what the newest run shows; it expires.
+
 A partition's value is the hex of :func:`flowctl.core.positions.encode` (empty for position None), a
 ``|``, and msgpack ``[position, records, [[first, last, records], …], end, mark, checksum]``.  The
 ranges begin with the lost ones, each with -1 - n for n lost records.  The checksum covers

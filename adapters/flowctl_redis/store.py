@@ -22,6 +22,8 @@ from flowctl_redis.url import URL_VARIABLE, checked, is_tls, shown
 
 _Result = TypeVar("_Result")
 _SCAN_COUNT = 1000  # keys scanned per call: some 0.3 ms of the server's time
+_SHOWN = b":shown"  # behind a job's key
+_SHOWN_FOR_S = 86_400  # a day: long enough to see in the morning how the night's runs ended
 _NOTHING: dict[bytes, bytes] = {}
 # Tries to change a state that was read.  Only a save that was given up but arrives late can come
 # between, or, for a rewind, the saves of a running driver.
@@ -198,6 +200,21 @@ class RedisCheckpointStore:
         arguments = [to_bytes(owner), str(round(for_s * 1000)).encode()]
         return to_text(self._reply("lease", self._key(job) + b":lease", arguments)[1][0])
 
+    def show(self, job: str, shown: bytes) -> None:
+        """See :class:`flowctl.ports.ShowingStore`."""
+        key = self._key(job) + _SHOWN
+        self._call(lambda client: client.set(key, shown, ex=_SHOWN_FOR_S), key=key)
+
+    def shown(self, job: str) -> bytes:
+        """See :class:`flowctl.ports.ShowingStore`."""
+        key = self._key(job) + _SHOWN
+        return self._call(lambda client: client.get(key) or b"", key=key)
+
+    def all_shown(self) -> Sequence[bytes]:
+        """See :class:`flowctl.ports.ShowingStore`.  Walks all keys."""
+        pattern = to_bytes(_glob_escaped(self._prefix) + ":{*}") + _SHOWN
+        return self._call(lambda client: _values(client, pattern), key=None)
+
     def open_relay(self, spout: tuple[str, int]) -> Relay:
         """See :class:`flowctl.relay_ports.RelayingStore`.  It needs a URL, not a ``client``."""
         from flowctl_redis.relay import relay_of
@@ -298,6 +315,14 @@ class RedisCheckpointStore:
         if status == b"corrupt":
             schema.corrupt(key, f"field {to_text(detail[0])} does not decode")
         raise InternalError(f"a script answered {status!r}.", remedy="Please report this.")
+
+
+def _values(client: Any, pattern: bytes) -> list[bytes]:
+    keys = sorted(set(client.scan_iter(match=pattern, count=_SCAN_COUNT)))
+    pipe = client.pipeline(transaction=False)  # one by one: in a cluster each key has its node
+    for key in keys:
+        pipe.get(key)
+    return [value for value in pipe.execute() if value] if keys else []
 
 
 def _glob_escaped(text: str) -> str:

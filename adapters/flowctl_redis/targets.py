@@ -326,6 +326,18 @@ class RedisTargets:
                 remedy=f"Delete it: redis-cli DEL '{to_text(key)}'; it is learned again.",
             ) from error
 
+    def read_all(self) -> tuple[list[StoredTarget], list[CheckpointCorruptError]]:
+        """Return all targets that can be read, and what is wrong with the others."""
+        found, damaged = [], []
+        for name in self.names():
+            try:
+                found.append(self.read(name))
+            except CheckpointCorruptError as error:
+                damaged.append(error)
+            except ConfigError:  # removed since it was listed
+                continue
+        return found, damaged
+
     def set(self, target: str, values: Mapping[str, float | None]) -> None:
         """Set ``min``, ``max`` or ``budget`` by hand; None restores the program's value."""
         self._check(target)

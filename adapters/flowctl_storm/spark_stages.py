@@ -58,7 +58,9 @@ class SparkStageBolts(SparkBolts):
         for plan in self._plans:
             shipped = ship(plan.code)
             tasks += [
-                BoltTask(bolt, plan.slots, pickled, shipped, (), version=__version__)
+                BoltTask(
+                    bolt, plan.slots, pickled, shipped, (), version=__version__, job=endpoint.job
+                )
                 for bolt in plan.bolts
             ]
         return tasks

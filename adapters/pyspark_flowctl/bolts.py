@@ -265,7 +265,9 @@ class SparkBolts:
         reader = ship(endpoint.reader, field="producer") if endpoint.reader is not None else b""
         spout = pickle.dumps(msgspec.structs.replace(endpoint, reader=None))
         return [
-            BoltTask(f"b{n}", self.slots, spout, shipped, (), refusal, reader, __version__)
+            BoltTask(
+                f"b{n}", self.slots, spout, shipped, (), refusal, reader, __version__, endpoint.job
+            )
             for n in range(1, self.count + 1)
         ]
 

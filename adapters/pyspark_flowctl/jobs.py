@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pyspark import cloudpickle
 
+from flowctl.instrumentation.text import printable, shown_command
 from flowctl.wire.listener import is_unspecified
 from pyspark_flowctl import task as task_module
 from pyspark_flowctl.task import BoltTask, run_arrow, run_partition
@@ -100,6 +101,12 @@ def ship_task_by_value() -> None:
     registry.register_pickle_by_value(task_module)
 
 
+def description_of(task: BoltTask) -> str:
+    """Return what Spark's UI calls the job of a bolt, with the command that shows the run."""
+    watch = shown_command(["flowctl", "top", task.job, "--page"])
+    return f"flowctl bolt {task.bolt} of {printable(task.job)} · {watch}"
+
+
 class ClassicJobs:
     """Bolts as RDD tasks: half the memory of Arrow ones (59 against 136 MB)."""
 
@@ -140,7 +147,7 @@ class ClassicJobs:
         return InheritableThread(target=run, name=name, daemon=True)
 
     def run(self, task: BoltTask, tag: str) -> str:
-        self.context.setJobGroup(tag, f"flowctl bolt {task.bolt}")
+        self.context.setJobGroup(tag, description_of(task))
         self.context.addJobTag(tag)
         rows = self.context.parallelize([task.bolt], 1)
         outcome: str = rows.mapPartitions(functools.partial(run_partition, tuple(task))).collect()[

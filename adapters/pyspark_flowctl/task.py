@@ -25,7 +25,7 @@ class BoltTask(NamedTuple):
 
     ``endpoint``, ``process``, ``refusal`` and ``reader`` are pickles (the last two b"": none);
     ``paths`` is the driver's ``sys.path`` where the workers share its disk, else empty; ``version``
-    is the version of the driver's flowctl.
+    is the version of the driver's flowctl; ``job`` is for people who look at Spark's UI.
     """
 
     bolt: str
@@ -36,6 +36,7 @@ class BoltTask(NamedTuple):
     refusal: bytes = b""
     reader: bytes = b""
     version: str = ""
+    job: str = ""
 
 
 def run_task(*task: Any) -> str:
@@ -43,7 +44,7 @@ def run_task(*task: Any) -> str:
 
     Returns the outcome as JSON (see ``outcome.py``).
     """
-    bolt, slots, endpoint, process, paths, refusal, reader, version = task
+    bolt, slots, endpoint, process, paths, refusal, reader, version, _ = task
     began_s = time.monotonic()
     kind = "load"
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,14 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from flowctl.cli.click_options import ago, confirmed, decoded
+from flowctl.cli.click_options import (
+    ago,
+    confirmed,
+    decoded,
+    directory_option,
+    opened_store,
+    redis_option,
+)
 from flowctl.cli.find_job import load_object
 from flowctl.cli.positions import check_line, position_of, shown
 from flowctl.core.letters import without_redrives
@@ -22,20 +28,10 @@ from flowctl.errors import EXIT_FAILED, CheckpointCorruptError, ConfigError, Flo
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.text import printable
 
-_URL_VARIABLE = "FLOWCTL_REDIS_URL"
 SHOWN_MAX = 40  # about a screen
 _PLACES_SHOWN = 10  # places of one partition, in two lines; JSON has all
 DEFAULT_ATTRIBUTE = "sink"
 
-_redis = click.option(
-    "--redis", "url", metavar="URL", envvar=_URL_VARIABLE, show_envvar=True,
-    help="Redis with the checkpoints; default: files, see --dir.",
-)  # fmt: skip
-_directory = click.option(
-    "--dir", "directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
-    help="Directory with the checkpoints; default: FLOWCTL_CHECKPOINTS, or .flowctl/checkpoints"
-    " here.",
-)  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _sinks = click.option(
@@ -54,8 +50,8 @@ def checkpoint() -> None:
 
 
 @checkpoint.command("list")
-@_redis
-@_directory
+@redis_option
+@directory_option
 @_json
 def list_command(url: str | None, directory: Path | None, as_json: bool) -> None:
     """List the jobs with a checkpoint, the newest first."""
@@ -63,7 +59,7 @@ def list_command(url: str | None, directory: Path | None, as_json: bool) -> None
 
 
 def _list(url: str | None, directory: Path | None, *, as_json: bool) -> None:
-    with _store(url, directory) as store:
+    with opened_store(url, directory) as store:
         rows = [_row(store, job) for job in store.jobs()]
     rows.sort(key=lambda row: row.get("saved_at_unix_ms", 0), reverse=True)
     if as_json:
@@ -81,8 +77,8 @@ def _list(url: str | None, directory: Path | None, *, as_json: bool) -> None:
 @click.option("--partition", "pattern", metavar="PATTERN",
               help="Only partitions of this name, or that match it (*, ?, [a-z]).")  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help=f"Print more than {SHOWN_MAX} partitions.")
-@_redis
-@_directory
+@redis_option
+@directory_option
 @_json
 def show_command(
     *,
@@ -102,7 +98,7 @@ def show_command(
             option = "--all" if show_all else "--partition"
             raise ConfigError(option, "of which job?", remedy="Give the NAME of a job.")
         return _list(url, directory, as_json=as_json)
-    with _store(url, directory) as store:
+    with opened_store(url, directory) as store:
         stored = store.inspect(name)
         known = [] if stored.saved_at_unix_ms else list(store.jobs())
     if not stored.saved_at_unix_ms:
@@ -134,8 +130,8 @@ def show_command(
               " 1.")  # fmt: skip
 @click.option("--start", is_flag=True, help="Rewind to the partition's beginning.")
 @_sinks
-@_redis
-@_directory
+@redis_option
+@directory_option
 @_json
 @_yes
 def rewind_command(
@@ -162,7 +158,7 @@ def rewind_command(
     forgetting = load_sinks(sinks)
     for sink in forgetting:
         sink.check_partitions()
-    with _store(url, directory) as store:
+    with opened_store(url, directory) as store:
         partition, stored = _stored_partition(store, name, partition)
         position = None if to is None else position_of(to, partition, stored)
         if position is not None:
@@ -188,8 +184,8 @@ def rewind_command(
 @checkpoint.command("clear")
 @click.argument("name", callback=decoded)
 @_sinks
-@_redis
-@_directory
+@redis_option
+@directory_option
 @_json
 @_yes
 def clear_command(
@@ -210,7 +206,7 @@ def clear_command(
     question = f"Forget the checkpoint of {printable(name)}{_and_sinks(forgetting)}?"
     if not confirmed(question, yes=yes):
         return EXIT_FAILED
-    with _store(url, directory) as store:
+    with opened_store(url, directory) as store:
         cleared = store.clear(name)
         may_run = store.inspect(name).epoch > 0  # 0: no driver has ever started this job
         known = ", ".join(map(printable, store.jobs()))
@@ -289,30 +285,6 @@ def _said(spec: str, job: str, forgot: bool | None) -> str:
         f"{printable(spec)} has forgotten it too: all of it is written again. Delete the rows that"
         " are still there, or they will be duplicated."
     )
-
-
-@contextmanager
-def _store(url: str | None, directory: Path | None) -> Iterator[Any]:
-    """Return the store that a job without a store uses, unless the command line names another."""
-    from flowctl.runtime.file_store import FileCheckpointStore
-    from flowctl.runtime.parts import redis_store
-
-    if url and directory is None:
-        store: Any = redis_store(url)
-    else:
-        store = FileCheckpointStore(directory)
-        if not store.directory.is_dir():
-            raise ConfigError(
-                "--dir",
-                f"there is no directory {store.place}, {_URL_VARIABLE} is not set, and no --redis"
-                " is given.",
-                remedy="Go to the directory that the job runs in, or give --dir DIR or --redis URL:"
-                " the first line of a run says where its checkpoint is.",
-            )
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def _row(store: Any, job: str) -> dict[str, Any]:

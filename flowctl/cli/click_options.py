@@ -7,6 +7,8 @@ import math
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +45,47 @@ def page_beside(mode: ViewMode) -> Page | None:
     """Return the page that ``--page`` of this command asks for, beside a view of ``mode``."""
     page: Page | None = click.get_current_context().meta.get(_PAGE)
     return page and msgspec.structs.replace(page, beside=mode)
+
+
+# -- which checkpoint store ----------------------------------------------------------------------
+
+URL_VARIABLE: Final = "FLOWCTL_REDIS_URL"
+redis_option: Final = click.option(
+    "--redis", "url", metavar="URL", envvar=URL_VARIABLE, show_envvar=True,
+    help="Redis with the checkpoints; default: files, see --dir.",
+)  # fmt: skip
+directory_option: Final = click.option(
+    "--dir", "directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+    help="Directory with the checkpoints; default: FLOWCTL_CHECKPOINTS, or .flowctl/checkpoints"
+    " here.",
+)  # fmt: skip
+
+
+@contextmanager
+def opened_store(url: str | None, directory: Path | None) -> Iterator[Any]:
+    """Return the store that a job without a store uses, unless the command line names another."""
+    from flowctl.runtime.file_store import FileCheckpointStore
+    from flowctl.runtime.parts import redis_store
+
+    if url and directory is None:
+        store: Any = redis_store(url)
+    else:
+        store = FileCheckpointStore(directory)
+        if not store.directory.is_dir():
+            raise ConfigError(
+                "--dir",
+                f"there is no directory {store.place}, {URL_VARIABLE} is not set, and no --redis"
+                " is given.",
+                remedy="Go to the directory that the job runs in, or give --dir DIR or --redis URL:"
+                " the first line of a run says where its checkpoint is.",
+            )
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+# -- times -----------------------------------------------------------------------------------------
 
 
 class Seconds(click.FloatRange):

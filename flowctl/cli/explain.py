@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flowctl import disk
-from flowctl.cli.click_options import decoded
+from flowctl.cli.click_options import decoded, directory_option
 from flowctl.errors import ConfigError
 from flowctl.instrumentation.event_log import SUFFIX, read_lines
 from flowctl.instrumentation.text import printable
@@ -26,11 +26,7 @@ _FORMS = ("%H:%M:%S", "%H:%M")
 @click.option("--at", metavar="TIME", help="At this time, e.g. 10:32, or 2026-11-27T10:32:07.")
 @click.option("--bolt", metavar="BOLT", default="", help="What this bolt did, e.g. b5.")
 @click.option("--target", metavar="TARGET", default="", help="What this paced target took.")
-@click.option(
-    "--dir", "directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
-    help="Directory with the checkpoints; default: FLOWCTL_CHECKPOINTS, or .flowctl/checkpoints"
-    " here.",
-)  # fmt: skip
+@directory_option
 def explain(*, name: str, at: str | None, bolt: str, target: str, directory: Path | None) -> None:
     """Explain a run: what holds it up, where the time went, what was decided, what to change.
 

@@ -14,7 +14,7 @@ from flowctl.cli.click_options import Seconds, decoded
 from flowctl.config import MetricsSettings
 from flowctl.core.pacing.figures import StoredTarget, StoredUse
 from flowctl.core.pacing.leases import Sums
-from flowctl.errors import CheckpointCorruptError, ConfigError
+from flowctl.errors import ConfigError
 from flowctl.instrumentation.metrics_server import MetricsServer
 from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.prometheus import ScrapedTargets
@@ -86,15 +86,10 @@ def metrics_command(url: str, port: int, host: str) -> None:
 
 def _read_all(stored: Any) -> list[StoredTarget]:
     """Return the targets that can be read; damaged ones are reported and left out."""
-    found = []
-    for name in stored.names():
-        try:
-            found.append(stored.read(name))
-        except CheckpointCorruptError as error:
-            click.echo(printable(str(error)), err=True)
-        except ConfigError:  # removed since it was listed
-            continue
-    return found
+    found, damaged = stored.read_all()
+    for error in damaged:
+        click.echo(printable(str(error)), err=True)
+    return list(found)
 
 
 @targets.command("show")

@@ -169,6 +169,9 @@ class LiveView(BaseView):
         for text in summary.lines(report):
             self.message(text)
 
+    def leave(self) -> None:
+        self._end()
+
     def render(self, snapshot: Snapshot) -> Group:
         """Return the whole screen for ``snapshot``."""
         size = self._console.size

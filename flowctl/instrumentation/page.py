@@ -57,13 +57,18 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class PageState:
-    """What the page of one run shows.  :meth:`whole` is for any thread, the rest for one."""
+    """What the page of one run shows.  :meth:`whole` is for any thread, the rest for one.
+
+    ``elsewhere``: where to look for what is not told here, as from elsewhere only snapshots are
+    seen, and no events.
+    """
 
     def __init__(
         self,
         *,
         resume: str = "",
         letters: str = "",
+        elsewhere: str = "",
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,6 +79,7 @@ class PageState:
         self._happened: deque[tuple[str, str]] = deque(maxlen=HAPPENED_MAX)
         self._elapsed_s = 0.0
         self._letters = letters
+        self._elsewhere = printable(elsewhere)
         self._said: dict[str, Any] = {"job": "", "phase": "starting", "resume": printable(resume)}
         self._lock = Lock()  # guards what whole() reads
         self.newest: bytes = _encode(self._said)
@@ -86,9 +92,11 @@ class PageState:
         """Show ``snapshot``."""
         for event, more in self._repeats.due():
             self.note(repeated(event, more))
-        self._elapsed_s = snapshot.elapsed_s
         slow = slow_bolts(snapshot)
         with self._lock:
+            if snapshot.elapsed_s < self._elapsed_s:  # another run of the job, seen from elsewhere
+                self._lanes, self._curve = Lanes(), Curve()
+            self._elapsed_s = snapshot.elapsed_s
             self._lanes.take(snapshot, slow)
             self._curve.take(point_of(snapshot))
         self._say(
@@ -208,6 +216,7 @@ class PageState:
             "kinds": kinds,
             "letters": printable(self._letters) if lost and is_kept else "",
             "is_kept": bool(is_kept),
+            "elsewhere": self._elsewhere,
         }
 
 
@@ -285,19 +294,24 @@ _POLICY_META: Final = "<!-- policy -->"
 
 
 @cache
-def page_html() -> str:
-    """Return the page without data."""
-    file = resources.files("flowctl.instrumentation") / "page.html"
-    return file.read_text(encoding="utf-8")
+def page_html(name: str = "page.html") -> str:
+    """Return a page without data; ``page.css`` and ``page.js``, which all pages share, are in
+    it.
+    """
+    folder = resources.files("flowctl.instrumentation")
+    html = (folder / name).read_text(encoding="utf-8")
+    for shared in ("page.css", "page.js"):
+        html = html.replace(f"/* {shared} */", (folder / shared).read_text(encoding="utf-8"), 1)
+    return html
 
 
 @cache
-def policy() -> str:
-    """Return the page's Content-Security-Policy: its own script and style, and its own server."""
+def policy(name: str = "page.html") -> str:
+    """Return a page's Content-Security-Policy: its own script and style, and its own server."""
     allowed = {
         f"{kind}-src": [
             f"'sha256-{_digest(text)}'"
-            for text in re.findall(rf"<{kind}>(.*?)</{kind}>", page_html(), re.DOTALL)
+            for text in re.findall(rf"<{kind}>(.*?)</{kind}>", page_html(name), re.DOTALL)
         ]
         for kind in ("script", "style")
     }
@@ -313,14 +327,14 @@ def policy() -> str:
     )
 
 
-def page_with(data: bytes, *, is_live: bool = False) -> str:
-    """Return the page with ``data``, JSON, inside; unless live, it asks no server for more."""
+def page_with(data: bytes, *, name: str = "page.html", is_live: bool = False) -> str:
+    """Return a page with ``data``, JSON, inside; unless live, it asks no server for more."""
     # Nothing in it can end the element, or begin a comment.
     text = data.decode().replace("<", "\\u003c")
-    html = page_html().replace(_DATA, _DATA.replace("null", text, 1), 1)
+    html = page_html(name).replace(_DATA, _DATA.replace("null", text, 1), 1)
     if is_live:
         return html
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy(name)}">'
     return html.replace(_POLICY_META, meta, 1)
 
 

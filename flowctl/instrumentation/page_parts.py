@@ -65,7 +65,7 @@ _TOP: Final = len(_LEVELS) - 1
 
 _SHOW_TARGET: Final = ["flowctl", "targets", "show"]
 # What nobody but a person can end; whatever else limits a run, the run goes on.
-_ALARMS: Final = (Limit.TARGET_DOWN, Limit.CALL_HANGS, Limit.STORE)
+ALARMS: Final = (Limit.TARGET_DOWN, Limit.CALL_HANGS, Limit.STORE)
 
 
 class Lanes:
@@ -204,7 +204,7 @@ def verdict(snapshot: Snapshot, now_s: float) -> dict[str, Any]:
     ``now_s`` is the wall clock's time.
     """
     found = snapshot.verdict
-    tone = "calm" if found.is_fine else "bad" if found.limit in _ALARMS else "warn"
+    tone = "calm" if found.is_fine else "bad" if found.limit in ALARMS else "warn"
     since = datetime.fromtimestamp(now_s - max(0.0, snapshot.elapsed_s - found.since_s))
     return {
         "tone": tone,

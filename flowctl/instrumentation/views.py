@@ -77,6 +77,13 @@ class BaseView:
         """Show how the run ended and give the terminal back."""
         self._tell_repeats(is_end=True)
 
+    def join(self, elapsed_s: float) -> None:
+        """The run that is shown began ``elapsed_s`` ago [s]; to be called after :meth:`start`."""
+        self._started_s = self._clock() - elapsed_s
+
+    def leave(self) -> None:
+        """Give the terminal back; the run that was shown goes on."""
+
     def _show(self, draw: Callable[[], object]) -> None:
         """Call ``draw`` unless the terminal or the reader is gone; if it just went, log that.
 
@@ -159,7 +166,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.host}:{self.port}"
 
 
-def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> View:
+def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> BaseView:
     """Return the view for ``mode``; ``stream`` defaults to the terminal, else to stderr.
 
     Raises :class:`ConfigError` for an unknown mode.  rich is imported only for ``live``.

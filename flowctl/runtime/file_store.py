@@ -26,7 +26,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import unquote
@@ -57,6 +57,7 @@ DIRECTORY_VARIABLE: Final = "FLOWCTL_CHECKPOINTS"
 DEFAULT_DIRECTORY: Final = Path(".flowctl", "checkpoints")
 LOCK_TIMEOUT_S: Final = 10.0  # a save holds it for some milliseconds: only a frozen one is longer
 _SUFFIX: Final = ".checkpoint"
+_SHOWN_SUFFIX: Final = ".shown"
 VERSION: Final = 1
 _VERSION_OF: Final = re.compile(rb"flowctl checkpoint (\d{1,9})[ \n]")
 _LINE: Final = re.compile(rb"flowctl checkpoint 1 (?P<crc>[0-9a-f]{8}) (?P<revision>\d{1,18})\n")
@@ -218,12 +219,34 @@ class FileCheckpointStore(StateStore):
             paths = [str(self.directory / n) for n in sorted(names) if n.endswith(_SUFFIX)]
             return sorted(job for path in paths if (job := _job_in(path)))
 
+    # -- what a run shows -------------------------------------------------------------------
+
+    def show(self, job: str, shown: bytes) -> None:
+        """See :class:`flowctl.ports.ShowingStore`."""
+        path = self._path(job, _SHOWN_SUFFIX)
+        with self._reported(path):
+            disk.make_directory(self.place)
+            disk.swap(path, shown)
+
+    def shown(self, job: str) -> bytes:
+        """See :class:`flowctl.ports.ShowingStore`."""
+        path = self._path(job, _SHOWN_SUFFIX)
+        with self._reported(path), suppress(FileNotFoundError):
+            return Path(path).read_bytes()
+        return b""
+
+    def all_shown(self) -> Sequence[bytes]:
+        """See :class:`flowctl.ports.ShowingStore`."""
+        with self._reported(self.place):
+            paths = sorted(self.directory.glob(f"*{_SHOWN_SUFFIX}"))
+            return [path.read_bytes() for path in paths]
+
     # -- the file ---------------------------------------------------------------------------
 
-    def _path(self, job: str) -> str:
+    def _path(self, job: str, suffix: str = _SUFFIX) -> str:
         if not job:
             raise no_name()
-        return str(self.directory / disk.file_name(job, _SUFFIX))
+        return str(self.directory / disk.file_name(job, suffix))
 
     @contextmanager
     def _locked(self, path: str) -> Iterator[None]:

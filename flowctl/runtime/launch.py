@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -15,12 +16,13 @@ from flowctl.arguments import check_numbers
 from flowctl.config import MetricsSettings
 from flowctl.errors import ConfigError, FlowctlError, InfrastructureError, without_secrets
 from flowctl.instrumentation.run_events import RunEvents
+from flowctl.instrumentation.shown import Shower
 from flowctl.instrumentation.snapshot import Report, View
 from flowctl.instrumentation.summary import IN_MEMORY
 from flowctl.instrumentation.text import shown_command
 from flowctl.instrumentation.views import Page, make_view
 from flowctl.logs import running
-from flowctl.ports import RedrivableDeadLetter
+from flowctl.ports import RedrivableDeadLetter, ShowingStore
 from flowctl.runtime.interrupts import Interrupts
 from flowctl.runtime.run import Run
 from flowctl.runtime.run_plan import Ending, RunPlan
@@ -96,7 +98,7 @@ class Launch:
         interrupts = Interrupts()
         try:
             metrics = self._plan.settings.checked().metrics
-            self._view = self._paged()
+            self._view = self._shown_elsewhere(self._paged())
             with interrupts.taken(), _served(metrics, self._view) as view:
                 run = self._run = Run(self._plan, view, interrupts)
                 if self.failure is not None:
@@ -149,6 +151,13 @@ class Launch:
         state = PageState(resume=resume, letters=hint)
         self._page = PageView(self._view, state, self._place)
         return self._page
+
+    def _shown_elsewhere(self, view: View) -> View:
+        """Return the view, beside what keeps the run's state where its checkpoint is."""
+        store = getattr(self._plan.store, "inner", self._plan.store)
+        if not isinstance(store, ShowingStore):
+            return view
+        return Shower(view, partial(store.show, self._plan.job))
 
     def _how_to_resume(self) -> str:
         command = self._resuming()

@@ -1,6 +1,10 @@
 """What the page costs with 1,000 bolts and four updates a second: the driver, and a browser.
 
     python -m tests.benchmarks page [--seconds 15] [--bolts 1000] [--readers 3]
+    python -m tests.benchmarks page --on-off 7 [--records 2000000]
+
+The second one runs a job of 100-byte records so many times with all of it (page,
+event log, what is shown elsewhere) and as often without any, in turns, and compares the medians.
 
 A fake run: all CPU time of this process is the page's own (its state, its JSON, its server).
 Readers take the events in another process, as browsers do; then one browser without a window, where
@@ -13,15 +17,18 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
+from flowctl import FileCheckpointStore, FlowControlSpout, Records
+from flowctl.bolts.local import LocalBolts
 from flowctl.core.events import BoltState
 from flowctl.instrumentation.page import PageState, PageView
 from flowctl.instrumentation.snapshot import BoltView, Snapshot, WaitReason
@@ -31,6 +38,7 @@ from tests.benchmarks.parts import machine
 _PER_S: Final = 4.0
 _DRIVER_MOST: Final = 0.05  # of a core
 _BROWSER_MOST: Final = 0.30
+_SHOWN_MOST: Final = 0.03  # of a run's throughput
 _STARTS_S: Final = 5.0  # a browser has begun to draw by then
 _READER: Final = """
 import sys, urllib.request
@@ -110,13 +118,58 @@ def browser_share(view: PageView, made: Sequence[Snapshot], browser: str) -> flo
         return found
 
 
+class Unseen:
+    """A store that keeps checkpoints and nothing that a run shows."""
+
+    survives = True
+
+    def __init__(self, inner: FileCheckpointStore) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("show", "shown", "all_shown", "directory", "inner"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def throughput(records: int, place: str, *, is_on: bool) -> float:
+    """Return the records a second of a run on two threads, with all that is shown, or none."""
+    store = FileCheckpointStore(place)
+    page = Page(beside="quiet")
+    spout = FlowControlSpout(
+        name=f"bench-{is_on}-{time.monotonic_ns()}",
+        producer=Records(b"x" * 100 for _ in range(records)),
+        bolts=LocalBolts(len, count=2),
+        checkpoint=store if is_on else Unseen(store),
+        settings={} if is_on else {"lab.events.bytes_max": 0},
+    )
+    return spout.run(view=page if is_on else "quiet").records_per_s
+
+
+def on_off(pairs: int, records: int) -> int:
+    """Print both medians; 1 if showing costs more than its gate."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory() as place:
+        for number in range(2 * pairs):
+            is_on = number % 4 in (1, 2)  # off on, on off: neither is always the second
+            found[is_on].append(throughput(records, place, is_on=is_on))
+    on, off = statistics.median(found[True]), statistics.median(found[False])
+    print(machine())
+    print(f"off {off:10,.0f} records/s   on {on:10,.0f} records/s   costs {1 - on / off:.1%}")
+    return 0 if on >= (1 - _SHOWN_MOST) * off else 1
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print both shares; 1 if one is above its gate."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks page")
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--bolts", type=int, default=1_000)
     parser.add_argument("--readers", type=int, default=3)
+    parser.add_argument("--on-off", type=int, metavar="PAIRS")
+    parser.add_argument("--records", type=int, default=2_000_000)
     given = parser.parse_args(arguments)
+    if given.on_off:
+        return on_off(given.on_off, given.records)
     source = snapshots(given.bolts)
     made = [next(source) for _ in range(int((2 * given.seconds + _STARTS_S) * _PER_S))]
     here = int(given.seconds * _PER_S)

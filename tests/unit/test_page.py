@@ -17,6 +17,7 @@ from flowctl.core import events as ev
 from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import AckedRange
 from flowctl.errors import CheckpointUnavailableError, ConfigError
+from flowctl.instrumentation import team_page
 from flowctl.instrumentation.explained import SHARE_MIN, SPENT
 from flowctl.instrumentation.page import (
     KINDS_SHOWN,
@@ -309,18 +310,25 @@ class Parts(HTMLParser):
             self.scripts.append(data)
 
 
-def test_the_page_asks_nothing_of_anybody_and_has_no_code_in_attributes() -> None:
-    parts = Parts.of(page_html())
+@pytest.mark.parametrize("file", ["page.html", team_page.NAME])
+def test_a_page_asks_nothing_of_anybody_and_has_no_code_in_attributes(file: str) -> None:
+    parts = Parts.of(page_html(file))
     assert "//" not in re.sub(r"// .*", "", parts.scripts[1]).replace("://", "//")
     for tag, name, value in parts.attributes:
         assert not name.startswith("on") and name != "style", (tag, name)
         if name in ("src", "href"):
             assert value.startswith(("#", "data:")), value
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page_html()
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page_html(file)
     )
-    assert policy().startswith("default-src 'none'; script-src 'sha256-")
-    assert "unsafe" not in policy() and "http" not in policy()
+    assert policy(file).startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy(file) and "http" not in policy(file)
+
+
+def test_a_page_from_elsewhere_says_where_the_kinds_of_errors_are() -> None:
+    told = shown(SNAPSHOT, elsewhere="see flowctl explain j")["errors"]
+    assert (told["kinds"], told["elsewhere"]) == ([], "see flowctl explain j")
+    assert shown(SNAPSHOT)["errors"]["elsewhere"] == ""
 
 
 def spout_of(process: object = lambda batch: None, store: Any = None) -> FlowControlSpout:

@@ -64,7 +64,7 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
 
     def view(self, plan: Plan, resume: str) -> View:
         """Return the view; the picture is taken late in the slow phase."""
-        inner = make_view(self.mode)
+        inner: View = make_view(self.mode)
         if self.page is not None:
             from flowctl.instrumentation.page import PageState, PageView
 
