@@ -145,7 +145,7 @@ class Pieces:
         self._target.proven_at_s = now_s
         if self._target.is_troubled:
             self._target.on_success(piece.sent_at_s, now_s)
-        if piece.search is not None:
+        if piece.search is not None or piece.is_aside:
             self._isolation.on_done(piece, now_s)
         del self._book.pending[piece.tuple_id]
         if not self._book.pending:  # nearly always
@@ -165,6 +165,7 @@ class Pieces:
         them.  The target is to blame for :data:`flowctl.core.blame.BAD_END_S` at most.
         """
         first_failed_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
+        is_content = not may_be_target
         if self._target.fails_for_long(now_s) or not may_be_target:
             self._target.close("", now_s)  # it has answered, or is to blame no longer
             may_be_target = False
@@ -172,8 +173,9 @@ class Pieces:
             piece.judged(now_s)  # the last attempt already: others have to show that it is bad
         judged_at_s = piece.judged_at_s
         outcome = self._failures.fault(
-            piece, "", "", now_s, record_index=record_index, may_be_target=may_be_target
-        )
+            piece, "", "", now_s,
+            record_index=record_index, may_be_target=may_be_target, is_content=is_content,
+        )  # fmt: skip
         # A later success is compared with this.  For one row: when what it was cut from failed
         # last; if it was read alone, when it failed first.
         if piece.cut.divisible == 1 and judged_at_s > NEVER_JUDGED:
