@@ -113,7 +113,7 @@ def test_process_raises_always(job: Job) -> None:
     write_lines(job.input, 2_000, poison=1_234)
     driver = job.run("--set", "retry.attempts_max=3", FAULT="raise")
     driver.assert_failed(
-        EXIT_FAILED, "in.log", "failed 3 times", "can't take '1234", ":1234", "Fix process"
+        EXIT_FAILED, "in.log", "failed 2 times", "can't take '1234", ":1234", "Fix process"
     )
     report = driver.report
     assert report["outcome"] == "failed"
