@@ -92,7 +92,9 @@ def test_letters_in_a_file(tmp_path: Path) -> None:
     lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
     assert sorted(line["position"] for line in lines) == sorted(POISON)
     assert {line["value"] for line in lines} == {f"record {n}" for n in POISON}
-    assert all(line["reason"].startswith("RuntimeError") and line["attempts"] == 3 for line in lines)
+    assert all(
+        line["reason"].startswith("RuntimeError") and line["attempts"] == 3 for line in lines
+    )
 
 
 @pytest.mark.req("S82", "S106", "S112")
