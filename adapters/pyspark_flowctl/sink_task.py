@@ -124,6 +124,7 @@ class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
     is_named: bool
     redis: str | None
     rows_max: int
+    bytes_max: int | None
     call_max_s: float
     call_timeout_s: float | None
     attempts_max: int
@@ -263,6 +264,7 @@ def _plan(task: SinkTask, parts: dict[str, Any], rows: Iterable[Any], *, at_end:
     return Plan(
         process=parts["fn"] if sink is None else _into(sink, rows),
         rows_max=task.rows_max,
+        bytes_max=task.bytes_max,
         call_max_s=task.call_max_s,
         call_timeout_s=task.call_timeout_s,
         attempts_max=task.attempts_max,

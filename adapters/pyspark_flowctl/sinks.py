@@ -96,7 +96,7 @@ _EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
 # Options that workers get as pickles, so that an error can name one that can't be pickled; and
 # unpickled.
 _SHIPPED = ("dead_letter", "refusal", "cost")
-_OF_TASK = ("rows_max", "call_max_s", "call_timeout_s", "attempts_max", "fail_over")
+_OF_TASK = ("rows_max", "bytes_max", "call_max_s", "call_timeout_s", "attempts_max", "fail_over")
 
 
 @documented(SINK)

@@ -75,6 +75,7 @@ def fail_of(
         after_s=_pause_s(error, meaning),
         is_fatal=is_fatal,
         is_data_error=is_data_error(error),
+        is_content=meaning.kind is Kind.CONTENT or is_data_error(error),
         newest_epoch=error.newest_epoch if isinstance(error, FencedError) else None,
         is_overdue=isinstance(error, CallTooLongError),
     )

@@ -53,7 +53,7 @@ class Completion:
         records = len(cut.records)
         counters.records_acked += records
         counters.records_pending_now -= records
-        if flow_tuple.search is not None or flow_tuple.is_given_up:
+        if flow_tuple.search is not None or flow_tuple.is_aside or flow_tuple.is_given_up:
             self._note_done(flow_tuple, now_s)
 
     def _complete_parts(self, flow_tuple: FlowTuple, done: Sequence[Cut], now_s: float) -> None:
@@ -70,7 +70,7 @@ class Completion:
         self._note_done(flow_tuple, now_s)
 
     def _note_done(self, flow_tuple: FlowTuple, now_s: float) -> None:
-        if flow_tuple.search is not None:
+        if flow_tuple.search is not None or flow_tuple.is_aside:
             self._failures.isolation.on_done(flow_tuple, now_s)
         if flow_tuple.is_given_up:
             self._failures.dying -= 1

@@ -27,7 +27,7 @@ from flowctl.core.events import (
 from flowctl.core.isolation import Isolation
 from flowctl.core.letters import redrive_number
 from flowctl.core.records import AckOutcome, Record
-from flowctl.core.retry import RetryQueue
+from flowctl.core.retry import CONTENT_ATTEMPTS_MAX, RetryQueue
 from flowctl.core.state import Liveness
 from flowctl.core.target import Refused, Target
 from flowctl.core.tuples import FlowTuple, by_deadline
@@ -97,11 +97,13 @@ class Failures:
         *,
         record_index: int | None = None,
         may_be_target: bool = True,
+        is_content: bool = False,
     ) -> AckOutcome:
         """Count a fault of ``flow_tuple`` on ``bolt``: it is sent again, in pieces, or given up.
 
         ``record_index``: the record that was being read, if known.  ``may_be_target``:
-        as far as can be seen, the target may be to blame.
+        as far as can be seen, the target may be to blame.  ``is_content``: the error is about what
+        was sent, and comes again: once a record has failed alone, it is not tried further.
         """
         self._book.counters.tuples_failed += 1
         flow_tuple.avoid(bolt)
@@ -120,11 +122,12 @@ class Failures:
             target.note_answered(now_s)
         flow_tuple.faulted()
         flow_tuple.judged(now_s)
-        if self.isolation.will_cut(flow_tuple, record_index):
+        if self.isolation.will_cut(flow_tuple, record_index, is_content=is_content):
             self._tell_failed(flow_tuple, bolt, reason, now_s, retry_at_s=now_s)
-        if self.isolation.take(flow_tuple, record_index, now_s):
+        if self.isolation.take(flow_tuple, record_index, now_s, is_content=is_content):
             return AckOutcome.FAILED
-        due_s = self.retries.fault(flow_tuple, flow_tuple.faults, now_s)
+        is_final = is_content and flow_tuple.faults >= CONTENT_ATTEMPTS_MAX
+        due_s = None if is_final else self.retries.fault(flow_tuple, flow_tuple.faults, now_s)
         if due_s is None and may_wait:
             flow_tuple.forgiven()
             due_s = self._excuse(flow_tuple, now_s)

@@ -5,23 +5,59 @@ once as a whole, as most failures pass; a second failure starts a binary search:
 goes alone.  If that fails, the record is in it; if it succeeds, the record is in the other half,
 which need not be tried as a whole.  What lies behind waits aside and goes as one tuple at the end.
 So each such record costs at most log2(n) + ``retry.attempts_max`` calls more than none would.
+
+An error that is about what was sent comes again, so nothing goes again as a whole then.  If what
+lay behind has such an error as well, there are many such records: from then on it goes in groups
+of which about every other succeeds, which is when a call tells most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import inf, log
+from typing import Final
 
 from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
 from flowctl.core.events import TupleCut
-from flowctl.core.retry import RetryQueue
+from flowctl.core.retry import CONTENT_ATTEMPTS_MAX, RetryQueue
 from flowctl.core.tuples import FlowTuple, Search
 
 # A tuple goes again as a whole after its first failure, as most pass, if attempts enough are left:
 # the record needs one alone as well.
 _WHOLE_TRIES = 2
 _ATTEMPTS_FOR_TWO = 3
+# How many records a group has of which every other succeeds, times the share that fails.
+_HALF_SUCCEED: Final = log(2)
+# So many records that fail tell their share within a third; older ones count half with each so
+# many, as bad records come in runs.
+_FOUND_MAX: Final = 8
+
+
+class _Failing:
+    """Of how many records that lay behind one that fails, how many fail too."""
+
+    __slots__ = ("_found", "_tried")
+
+    def __init__(self) -> None:
+        self._tried = 0.0
+        self._found = 0
+
+    def passed(self, records: int) -> None:
+        self._tried += records
+
+    def failed(self) -> None:
+        self._tried += 1
+        self._found += 1
+        if self._found >= _FOUND_MAX:
+            self._found //= 2
+            self._tried /= 2
+
+    @property
+    def group(self) -> float:
+        """How many records should go together; inf: as many as there are."""
+        return max(1.0, _HALF_SUCCEED * self._tried / self._found) if self._found else inf
 
 
 class Isolation:
@@ -38,27 +74,35 @@ class Isolation:
         self._ids = book.ids
         self._counters = book.counters
         self._events = book.events
+        self._failing = _Failing()
 
-    def will_cut(self, failed: FlowTuple, record_index: int | None) -> bool:
+    def will_cut(self, failed: FlowTuple, record_index: int | None, *, is_content: bool) -> bool:
         """Whether :meth:`take` would cut ``failed``."""
         records = failed.cut.divisible
         if records == 1:
             return False
         names_one = record_index is not None and 0 <= record_index < records
-        return names_one or failed.search is not None or failed.faults >= self._whole_tries
+        if names_one or is_content or failed.search is not None:
+            return True
+        return failed.faults >= self._whole_tries
 
-    def take(self, failed: FlowTuple, record_index: int | None, now_s: float) -> bool:
+    def take(
+        self, failed: FlowTuple, record_index: int | None, now_s: float, *, is_content: bool = False
+    ) -> bool:
         """``failed`` had a fault and is in nobody's hands; return whether it was cut.
 
         If not, it is to be tried again, or given up, as it is.
         """
         records = failed.cut.divisible
         if records == 1:
+            # Of an error that nobody recognises, the target may be to blame.
+            if is_content and failed.is_aside and failed.faults >= CONTENT_ATTEMPTS_MAX:
+                self._failing.failed()
             search = failed.end_search()
             if search is not None:
-                self._release(self._join(search.suspect, search.aside, now_s), now_s)
+                self._release_groups(self._join(search.suspect, search.aside, now_s), now_s)
             return False
-        if not self.will_cut(failed, record_index):
+        if not self.will_cut(failed, record_index, is_content=is_content):
             return False
         if record_index is not None and 0 <= record_index < records:
             self._cut_out(failed, record_index, now_s)
@@ -97,19 +141,27 @@ class Isolation:
             self._retries.add(piece, not_before_s=not_before_s, now_s=now_s)
 
     def on_done(self, piece: FlowTuple, now_s: float) -> None:
-        """``piece``, which belongs to a search, was processed: the record is in the other part."""
+        """``piece``, which lay aside or belongs to a search, was processed: of a search, the record
+        is in the other part.
+        """
+        if piece.is_aside:
+            self._failing.passed(piece.cut.divisible)
         search = piece.end_search()
         if search is not None and search.suspect is not None:
             self._narrow(search.suspect, search.aside, now_s)
 
     def _narrow(self, holder: FlowTuple, aside: FlowTuple | None, now_s: float) -> None:
-        """The record is in ``holder``: try its first half, or itself if it is alone."""
+        """The record is in ``holder``: try its first half, or itself if it is alone.
+
+        Where many fail, the first half of a large one would fail for sure.
+        """
         records = holder.cut.divisible
         if records == 1:
             self._release(holder, now_s)
-            self._release(aside, now_s)
+            self._release_groups(aside, now_s)
             return
-        first, suspect = self._cut(holder, (0, (records + 1) // 2, records), now_s)
+        at = min((records + 1) // 2, self._group(records))
+        first, suspect = self._cut(holder, (0, at, records), now_s)
         for piece in (first, suspect):
             piece.take_faults(self._inherited(holder), is_culprit=True)
         self._retries.park(suspect)
@@ -169,6 +221,22 @@ class Isolation:
         if piece is not None:
             self._retries.add(piece, not_before_s=now_s, now_s=now_s)
 
+    def _release_groups(self, aside: FlowTuple | None, now_s: float) -> None:
+        """What lay behind a record that fails is tried, in groups if others in it may fail too."""
+        if aside is None:
+            return
+        records = aside.cut.divisible
+        group = self._group(records)
+        groups = [aside]
+        if group < records:
+            groups = self._cut(aside, _growing(records, group), now_s)
+        for piece in groups:
+            piece.lay_aside()
+            self._release(piece, now_s)
+
+    def _group(self, records: int) -> int:
+        return int(min(records, self._failing.group))
+
     def _tell(self, old: list[FlowTuple], new: list[FlowTuple], now_s: float) -> None:
         self._counters.tuples_cut += len(old)
         self._counters.pieces += len(new)
@@ -183,3 +251,14 @@ class Isolation:
                     pieces=tuple(piece.tuple_id for piece in new),
                 )
             )
+
+
+def _growing(records: int, group: int) -> list[int]:
+    """Return the bounds of groups of ``records``, the first of ``group``: bad records come in runs,
+    and a run may have ended.
+    """
+    bounds, size = [0], group
+    while bounds[-1] + size < records:
+        bounds.append(bounds[-1] + size)
+        size = bounds[-1]
+    return [*bounds, records]

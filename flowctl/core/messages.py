@@ -146,7 +146,8 @@ class Fail(Message, frozen=True, tag=5):
     stop; ``error`` then holds the problem and, after a newline, the remedy, and ``after_s`` says
     that it is a quota, which is used up for so long; 0: what may be spent is spent.
     ``is_data_error`` says that judged by its type the exception is about a value, not about a
-    target.  ``newest_epoch`` is the newer driver's, if the sink that fenced us knows it.
+    target; ``is_content`` that it is about what was sent, by its type or by the target's answer.
+    ``newest_epoch`` is the newer driver's, if the sink that fenced us knows it.
     ``is_overdue``: it took longer than the bound of a call allows, and may not be back yet.
     ``is_read_error``, of ranges only: the source could not be read, so ``process`` never saw the
     records.
@@ -165,6 +166,7 @@ class Fail(Message, frozen=True, tag=5):
     newest_epoch: int | None = None
     is_overdue: bool = False
     is_read_error: bool = False
+    is_content: bool = False
 
     def reason(self, at: Position | None) -> str:
         """Return the error and ``at``, the place of the record that was worked on, if known.

@@ -18,6 +18,9 @@ _DOUBLINGS_MAX: Final = 32  # 2^32: past any bound, and no float overflows
 # Up to half of the wait is cut at random, so that tuples that failed together (because a database
 # went away) do not all come back at the same moment.
 _JITTER_SHARE: Final = 0.5
+# A record that can't be taken fails in company first and then alone, or alone twice: a page of HTML
+# in place of an answer is a ValueError too, and passes.
+CONTENT_ATTEMPTS_MAX: Final = 2
 
 
 class Pause(NamedTuple):

@@ -282,7 +282,7 @@ class TupleCore:
             return outcome
         return self._failures.fault(
             flow_tuple, bolt, reason, now_s,
-            record_index=at, may_be_target=not fail.is_data_error,
+            record_index=at, may_be_target=not fail.is_data_error, is_content=fail.is_content,
         )  # fmt: skip
 
     def _hand_back(

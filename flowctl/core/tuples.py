@@ -69,6 +69,7 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
     is_hedged: bool = False  # another bolt was given it as well
     is_given_up: bool = False  # its attempts ran out, or process rejected it
     is_culprit: bool = False  # it holds the record that made the whole tuple fail
+    is_aside: bool = False  # it lay behind a record that fails, or is a part of what did
     search: Search | None = None  # set while it is a piece of a search
     sent_at_s: float = 0.0
     deadline_s: float = 0.0
@@ -90,6 +91,7 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
             held_by=self.held_by,
             deadline_s=self.deadline_s,
             judged_at_s=self.judged_at_s,
+            is_aside=self.is_aside,
         )
 
     def recut(self, cut: Cut) -> None:
@@ -196,6 +198,10 @@ class FlowTuple(msgspec.Struct, gc=False, eq=False):
         self.take_faults(whole.faults, is_culprit=whole.is_culprit)
         self.refusals = whole.refusals
         self.avoided = set(whole.avoided) if whole.avoided else None
+
+    def lay_aside(self) -> None:
+        """Mark it as what lay behind a record that fails: its parts show how many others do."""
+        self.is_aside = True
 
     def begin_search(self, search: Search | None) -> None:
         """Try it as a piece of ``search``, if there is one."""

@@ -16,7 +16,7 @@ from flowctl.core.tuples import FlowTuple
 from flowctl.delivery.bounded import TaskCalls
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
-from flowctl.delivery.pieces import Pieces, RowsPerCall
+from flowctl.delivery.pieces import BytesPerCall, Pieces, RowsPerCall
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.sections import Taken
 from flowctl.delivery.tally import Tally
@@ -29,7 +29,7 @@ from flowctl.errors import (
     UnrunnableError,
 )
 from flowctl.failure.callables import check_returned, is_async
-from flowctl.failure.classify import is_about_rows, refusal_of
+from flowctl.failure.classify import is_about_rows, is_too_large, refusal_of
 from flowctl.failure.job_fault import job_fault_of
 
 # -- Which rows a delivery has read, and so whether the letter of an earlier attempt is valid ---
@@ -129,6 +129,7 @@ class Delivery:
         self._sleep = sleep
         self._pieces = Pieces(plan.attempts_max, chance)
         self._rows_per_call = RowsPerCall(plan.rows_max, plan.call_max_s)
+        self._bytes_per_call = BytesPerCall(plan.bytes_max)
         self._lost = LostRows(plan, where, self.tally)
         self._rows = ReadRows(where.section_of)
         self._calls = TaskCalls(
@@ -189,6 +190,7 @@ class Delivery:
     # -- one piece -----------------------------------------------------------------------
 
     def _deliver(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
+        self._cut_to_fit(piece)
         cost = self._plan.cost
         began_at_s, self._call_s = self._clock(), 0.0
         self._pieces.begin(piece, began_at_s)
@@ -213,6 +215,13 @@ class Delivery:
             # places need it.  So connections are about as many as calls in flight.
             if waited_s > self._call_s and self._plan.release is not None:
                 self._calls.here(self._plan.release)
+
+    def _cut_to_fit(self, piece: FlowTuple) -> None:
+        """Leave ``piece`` as many rows as a call may have by their bytes; the rest goes next."""
+        records = piece.cut.records
+        # What is searched for a bad row is a part of what went as one call.
+        if piece.search is None and (at := self._bytes_per_call.fitting(records)) < len(records):
+            self._pieces.split_off(piece, at, self._clock())
 
     def _call(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
         """Call ``process`` once with what is left of ``piece``; raise if that did not work."""
@@ -304,6 +313,8 @@ class Delivery:
         """``fn`` raised, and not a refusal: send the piece again, in parts, or give it up."""
         now_s = self._clock()
         index = None if self._batch is None else self._batch.reading_index
+        if index is None and self._is_cut_smaller(piece, error, now_s):
+            return
         may_be_target = not is_about_rows(error, self._plan.refusal)
         if self._pieces.fault(piece, index, now_s, may_be_target=may_be_target):
             if self._pieces.fails_among_others(piece, may_be_target=may_be_target):
@@ -311,6 +322,18 @@ class Delivery:
             cause = error.error if isinstance(error, _PanicError) else error
             for record in piece.cut.records:
                 self._lost.give_up(record, piece.faults, cause)
+
+    def _is_cut_smaller(self, piece: FlowTuple, error: Exception, now_s: float) -> bool:
+        """Send ``piece`` again in calls of fewer bytes, if it was too large as a whole."""
+        records = piece.cut.records
+        if len(records) == 1 or not is_too_large(error, self._plan.refusal):
+            return False
+        self._bytes_per_call.refused(records)
+        if piece.search is not None:
+            return False
+        self._cut_to_fit(piece)
+        self._pieces.again(piece, now_s)
+        return True
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
         where, records = self._where, piece.cut.records

@@ -202,6 +202,10 @@ OPTIONS: Final = (
     Option("rows_max", "a whole number", ROWS_MAX,
            "a call gets at most so many rows; a sink may have a default of its own"
            " (`SqlSink`: 10,000)", _ROWS, _whole, int),
+    Option("bytes_max", "bytes", None,
+           "the rows of a call have at most so many bytes, as MessagePack; a single row goes"
+           " whatever its size. None: what the target's \"too large\" (413) teaches",
+           _ROWS, _whole, int),
     Option("call_max_s", "seconds", CALL_MAX_S,
            "a call gets no more rows than take this long", _ROWS, _number, float),
     Option("call_timeout_s", "seconds", None,
@@ -314,6 +318,7 @@ class SinkOptions(CallOptions, total=False):
     name: str | None
     run: str | None
     rows_max: int
+    bytes_max: int | None
     call_max_s: float
 
 

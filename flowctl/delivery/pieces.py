@@ -7,6 +7,7 @@ the record that makes a piece fail (:mod:`flowctl.core.isolation`).  Pure; not t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
 from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
@@ -20,6 +21,7 @@ from flowctl.core.settings import CoreSettings, RetrySettings
 from flowctl.core.sizing import RECORDS_PER_DEAR_CALL
 from flowctl.core.supply import Backlog
 from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
+from flowctl.delivery.sections import packed_size
 
 # -- How many rows the next call takes -----------------------------------------------------------
 
@@ -80,6 +82,38 @@ class RowsPerCall:
             self._cost = CallCost(rows, service_s, drift=_CALL_DRIFT)
         else:
             self._cost.took(rows, service_s)
+
+
+# A call that was too large by an unknown factor: half as many bytes are tried next.
+_TOO_LARGE_CUT = 1 / 2
+
+
+class BytesPerCall:
+    """How many bytes the rows of a call may have: as given, and what "too large" (413) teaches.
+
+    Counts rows as MessagePack, which is near what most clients send, and in proportion to it.
+    Nothing is counted before there is a bound.  After a call that was too large, none has more than
+    half of its bytes: so a call has at least half of what the target takes.  Not thread-safe.
+    """
+
+    def __init__(self, bytes_max: int | None) -> None:
+        self._most: float = inf if bytes_max is None else bytes_max
+
+    def fitting(self, records: Sequence[Record]) -> int:
+        """Return how many of ``records``, from the first on, a call may have; at least 1."""
+        if self._most == inf:
+            return len(records)
+        size = 0
+        for index, record in enumerate(records):
+            size += packed_size(record.value)
+            if size > self._most and index:
+                return index
+        return len(records)
+
+    def refused(self, records: Sequence[Record]) -> None:
+        """``records``, more than one, were too large for a call."""
+        size = sum(packed_size(record.value) for record in records)
+        self._most = min(self._most, _TOO_LARGE_CUT * size)
 
 
 # -- Rows that were read and are not settled, as pieces ----------------------------------------
@@ -145,7 +179,7 @@ class Pieces:
         self._target.proven_at_s = now_s
         if self._target.is_troubled:
             self._target.on_success(piece.sent_at_s, now_s)
-        if piece.search is not None:
+        if piece.search is not None or piece.is_aside:
             self._isolation.on_done(piece, now_s)
         del self._book.pending[piece.tuple_id]
         if not self._book.pending:  # nearly always
@@ -165,6 +199,7 @@ class Pieces:
         them.  The target is to blame for :data:`flowctl.core.blame.BAD_END_S` at most.
         """
         first_failed_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
+        is_content = not may_be_target
         if self._target.fails_for_long(now_s) or not may_be_target:
             self._target.close("", now_s)  # it has answered, or is to blame no longer
             may_be_target = False
@@ -172,8 +207,9 @@ class Pieces:
             piece.judged(now_s)  # the last attempt already: others have to show that it is bad
         judged_at_s = piece.judged_at_s
         outcome = self._failures.fault(
-            piece, "", "", now_s, record_index=record_index, may_be_target=may_be_target
-        )
+            piece, "", "", now_s,
+            record_index=record_index, may_be_target=may_be_target, is_content=is_content,
+        )  # fmt: skip
         # A later success is compared with this.  For one row: when what it was cut from failed
         # last; if it was read alone, when it failed first.
         if piece.cut.divisible == 1 and judged_at_s > NEVER_JUDGED:
@@ -208,6 +244,10 @@ class Pieces:
         rest.take_faults(piece.faults)
         self.retries.add(rest, not_before_s=now_s, now_s=now_s)
         self.keep_only(piece, range(at))
+
+    def again(self, piece: FlowTuple, now_s: float) -> None:
+        """``piece`` goes next, as if it had not been sent."""
+        self.retries.add(piece, not_before_s=now_s, now_s=now_s)
 
     def keep_only(self, piece: FlowTuple, indices: Iterable[int]) -> None:
         """The target took ``piece`` but for these rows."""

@@ -86,7 +86,6 @@ class Sections(Numbered):
         self._rows = iter(rows)
         self._passing_moments = passing_moments
         self._moments: dict[int, datetime] = {}  # ignored datetimes, by column
-        self._encode = msgspec.msgpack.Encoder(enc_hook=_shown).encode
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rows; each section is read when its first row is asked for."""
@@ -118,20 +117,26 @@ class Sections(Numbered):
     def _bytes_of(self, row: Any) -> int:
         """Return the size of a row without ignored datetimes: their text varies in length."""
         values = row if isinstance(row, tuple) else (row,)
-        return len(self._packed([None if isinstance(v, datetime) else v for v in values]))
+        return len(_packed([None if isinstance(v, datetime) else v for v in values]))
 
     def _encoded(self, row: Any) -> bytes:
         values = list(row) if isinstance(row, tuple) else [row]
         for column, moment in self._moments.items():
             if column < len(values) and values[column] == moment:
                 values[column] = None
-        return self._packed(values)
+        return _packed(values)
 
-    def _packed(self, values: list[Any]) -> bytes:
-        try:
-            return self._encode(values)
-        except (OverflowError, TypeError, ValueError):  # an int of more than 64 bits, odd keys
-            return _shown(values).encode("utf-8", "surrogatepass")
+
+def _packed(values: Any) -> bytes:
+    try:
+        return _encode(values)
+    except (OverflowError, TypeError, ValueError):  # an int of more than 64 bits, odd keys
+        return _shown(values).encode("utf-8", "surrogatepass")
+
+
+def packed_size(row: Any) -> int:
+    """Return the bytes of a row as MessagePack."""
+    return len(_packed(row))
 
 
 def _shared_moments(rows: list[Any]) -> dict[int, datetime]:
@@ -152,6 +157,8 @@ def _shown(value: Any) -> str:
     """Return a value that msgpack has no form for as text that is the same in another process."""
     return _ADDRESS.sub("", repr(value))
 
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_shown).encode
 
 # -- The same for rows that come as columns: pyarrow is imported where it is needed ---------------
 

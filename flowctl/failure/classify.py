@@ -155,6 +155,16 @@ def is_about_rows(error: BaseException, rule: RefusalRule | None = None) -> bool
     return is_data_error(error) or meaning_of(error, rule).kind is Kind.CONTENT
 
 
+def is_too_large(error: BaseException, rule: RefusalRule | None = None) -> bool:
+    """Whether a target says that a call has too many bytes; smaller ones may be taken."""
+    meaning = meaning_of(error, rule)
+    if meaning.is_refusal or meaning.kind is Kind.NOT_ALLOWED:
+        return False
+    if meaning.reason in tables.TOO_LARGE:
+        return True
+    return any(tables.TOO_LARGE_TEXT.search(_text(each)) for each in _chain(error))
+
+
 def is_data_error(error: BaseException) -> bool:
     """Whether ``error`` is about a value, judged by its type, so that no target is to blame.
 

@@ -423,3 +423,13 @@ SQL_NEVER: Final = re.compile(
     r"nodename nor servname",
     re.IGNORECASE,
 )
+
+# -- A call with too many bytes ------------------------------------------------------------------
+
+TOO_LARGE: Final = frozenset({"HTTP 413", "MSG_SIZE_TOO_LARGE"})
+# Of the call, not of a value in it ("value too large for column").
+TOO_LARGE_TEXT: Final = re.compile(
+    r"max_allowed_packet|content length exceeded"
+    r"|(?:request|payload|entity|message|packet|body)(?: size| is| was)* too (?:large|big)",
+    re.IGNORECASE,
+)

@@ -28,8 +28,9 @@ from flowctl.core.messages import (
 
 # Version 1 had no DetailedAck, and other fails and heartbeats; version 2 had no ranges; heartbeats
 # of version 3 did not say which tuples were begun; messages to bolts did not name the bolt in
-# version 4; tuples of version 5 did not say which records had been given up.
-PROTOCOL_VERSION: Final = 6
+# version 4; tuples of version 5 did not say which records had been given up; fails of version 6 did
+# not say that a target's answer is about what was sent.
+PROTOCOL_VERSION: Final = 7
 
 
 class Hello(Message, frozen=True, tag=1):

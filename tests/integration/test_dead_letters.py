@@ -33,7 +33,7 @@ FAST = {
 
 def process(batch: Batch) -> None:
     if POISON & {record.position for record in batch}:
-        raise ValueError("poison")
+        raise RuntimeError("poison")
 
 
 def spout(**how: Any) -> FlowControlSpout:
@@ -56,7 +56,7 @@ def test_after_the_last_attempt_it_goes_to_the_dead_letter_is_committed_and_the_
     assert sorted(kept[2][0] for kept in letters.kept) == sorted(POISON)
     for job, partition, _, attempts, reason in letters.kept:
         assert (job, partition, attempts) == ("job", "p", 3)
-        assert "ValueError: poison" in reason
+        assert "RuntimeError: poison" in reason
     assert report.outcome == "finished" and report.records_acked == 600
     saved = store.load("job").partitions["p"]
     assert (saved.position, saved.records, saved.acked) == (600, 600, ())
@@ -92,7 +92,9 @@ def test_letters_in_a_file(tmp_path: Path) -> None:
     lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
     assert sorted(line["position"] for line in lines) == sorted(POISON)
     assert {line["value"] for line in lines} == {f"record {n}" for n in POISON}
-    assert all(line["reason"].startswith("ValueError") and line["attempts"] == 3 for line in lines)
+    assert all(
+        line["reason"].startswith("RuntimeError") and line["attempts"] == 3 for line in lines
+    )
 
 
 @pytest.mark.req("S82", "S106", "S112")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sqlite3
+
 import msgspec
 import pytest
 
@@ -30,6 +32,14 @@ def test_it_names_the_error_and_where_it_was_raised():
     assert frame.error == "ValueError: bad line"
     assert "user_code" in frame.traceback
     assert not frame.is_fenced
+
+
+def test_a_value_and_an_answer_about_what_was_sent_are_content_and_only_one_is_a_data_error():
+    answer = sqlite3.IntegrityError("UNIQUE constraint failed: t.id")
+    said = [_fail(error) for error in (ValueError("x"), answer, RuntimeError("x"))]
+    assert [(one.is_content, one.is_data_error) for one in said] == [
+        (True, True), (True, False), (False, False),
+    ]  # fmt: skip
 
 
 def test_an_error_without_a_text_is_its_name():

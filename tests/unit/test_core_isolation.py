@@ -26,6 +26,8 @@ class Job:
         self.failed_calls = 0
         self.done: list[int] = []
         self.letters: list[int] = []
+        self.says: dict[str, object] = {}
+        self.tried: dict[int, list[int]] = {}  # by bad record: how large the calls were
 
     def run(self, records: int) -> None:
         driver = self.driver
@@ -49,7 +51,11 @@ class Job:
         poison = [i for i, p in enumerate(positions(emission)) if p in self.bad]
         if poison:
             self.failed_calls += 1
-            self.driver.fail(emission, record_index=poison[0] if self.names_record else None)
+            for index in poison:
+                sizes = self.tried.setdefault(positions(emission)[index], [])
+                sizes.append(len(emission.records))
+            at = poison[0] if self.names_record else None
+            self.driver.fail(emission, record_index=at, **self.says)
         else:
             self.done += positions(emission)
             self.driver.ack(emission)
@@ -182,3 +188,18 @@ def test_without_a_dead_letter_what_is_rejected_is_counted_and_done() -> None:
     assert driver.core.is_drained and driver.position() == 10
     assert driver.core.counters.records_rejected == 2
     assert driver.core.gave_up is None
+
+
+@pytest.mark.parametrize("names_record", [True, False])
+def test_a_record_that_can_not_be_taken_is_tried_twice_the_second_time_alone(
+    names_record: bool,
+) -> None:
+    job = Job(bad={5, 6, 11}, names_record=names_record, tuple_records_max=16)
+    job.says = {"is_content": True, "is_data_error": True}
+    job.run(16)
+    assert sorted(job.letters) == [5, 6, 11]
+    assert sorted(job.done) == [n for n in range(1, 17) if n not in job.bad]
+    assert all(tried[-1] == 1 for tried in job.tried.values()), "alone in the end"
+    # A record that lay aside with nothing around it was not known to be bad before.
+    most = 1 if names_record else 2
+    assert all(tried.count(1) <= most for tried in job.tried.values())

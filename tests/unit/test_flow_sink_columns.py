@@ -252,7 +252,7 @@ class FarDates(Kept):
     def write(self, rows: pa.RecordBatch, *, batch: Batch) -> None:
         self.keep(len(rows))
         if len(self.seen[self.name]) == 1:
-            raise ValueError("once")
+            raise RuntimeError("once")
         nulls = rows["c0"].is_null().to_pylist()
         batch.reject(nulls.index(True), "null")
 

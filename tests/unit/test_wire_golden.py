@@ -84,7 +84,7 @@ TO_SPOUT = {
             Watched({"s": 1}, {"s": 1}, {}, {"words": 1}, {"s": (0.2, 1)}),
         ),
     ),
-    "Fail": Fail(7, 1, "ValueError: x", "trace", 3, is_data_error=True),
+    "Fail": Fail(7, 1, "ValueError: x", "trace", 3, is_data_error=True, is_content=True),
     "Fail, refused": Fail(7, 1, "503", is_refused=True, after_s=2.5, is_overdue=True),
     "Fail, fenced": Fail(7, 1, "x", is_fenced=True, newest_epoch=1_700_000_000_001),
     "Fail, fatal": Fail(7, 1, "process: x\nremedy", is_fatal=True),

@@ -434,6 +434,8 @@ class RangeCore(ByReference):
             now_s,
             record_index=_index_of(said, _cut(piece)),
             may_be_target=not fail.is_data_error,
+            # One that could not be read was in no call.
+            is_content=fail.is_content and not fail.is_read_error,
         )
 
     def wind_up(self, now_s: float, bolt: str = "") -> None:
