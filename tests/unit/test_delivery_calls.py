@@ -127,7 +127,7 @@ def test_each_row_is_taken_once_or_kept_once(seed: int) -> None:
 
 def test_what_is_read_slowly_holds_up_no_call() -> None:
     """Kind: a place of the target would be held, and a letter wait, until the next row comes."""
-    ended = threading.Event()
+    ended, is_reading = threading.Event(), threading.Event()
 
     class Tells(Eager):
         def run(self, call: Callable[[], T], cost: float | None) -> T:
@@ -137,10 +137,11 @@ def test_what_is_read_slowly_holds_up_no_call() -> None:
 
     def rows() -> Iterator[int]:
         yield 1
-        assert ended.wait(_LONG_S)
+        is_reading.set()
+        assert ended.wait(5.0)
         yield 2
 
-    assert delivery(lambda batch: None, Tells()).run(rows()).written == 2
+    assert delivery(lambda batch: is_reading.wait(_LONG_S), Tells()).run(rows()).written == 2
 
 
 def test_an_error_that_ends_the_partition_lets_no_other_call_begin() -> None:

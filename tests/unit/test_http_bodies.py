@@ -25,6 +25,7 @@ from tests.search_service import Cluster, serve
 NAMES = ("id", "a name", "null", 'q"u', "\u00fc")
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=5),
+    st.sampled_from([float("nan"), float("-inf")]),
     st.sampled_from(["null", 'a"b\\', date(2024, 2, 29), Decimal("1.10"), b"\x00\xff",
                      datetime(2024, 1, 2, 3, 4, 5, 6), datetime(2024, 1, 2, tzinfo=timezone.utc)]),
     st.lists(st.one_of(st.none(), st.floats()), max_size=2),
