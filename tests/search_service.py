@@ -24,6 +24,11 @@ class Service:
         self.url = ""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # all connections of a client may come at once
+
+
 @contextmanager
 def serve(answer: Callable[[str, dict[str, str], bytes], Answer]) -> Iterator[Service]:
     """Serve on loopback; ``answer(path, headers, body)`` is called by one thread at a time.
@@ -61,8 +66,7 @@ def serve(answer: Callable[[str, dict[str, str], bytes], Answer]) -> Iterator[Se
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     service.url = f"http://127.0.0.1:{server.server_port}"

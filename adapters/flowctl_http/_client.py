@@ -1,43 +1,47 @@
-"""Connections to one service, kept alive: one client per thread of a process."""
+"""Connections to one service, kept alive and used again by whoever calls next."""
 
 from __future__ import annotations
 
 import importlib
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from flowctl.arguments import check_numbers
 from flowctl.errors import ConfigError, MissingExtraError, without_secrets
 from flowctl.failure.classify import meaning_of
 from flowctl.failure.kinds import Kind
+from flowctl_http._bodies import Compression, checked_compression, compressed
+from flowctl_http._connection import Connection, Request, merged
 
-# Longest time to connect: a service that takes longer is overloaded or down.
-CONNECT_TIMEOUT_S = 5.0
-
-# Bound of a whole answer in time-outs: one whose bytes trickle in, each before the time-out, might
-# never end.
-_ANSWER_WAITS_MAX = 10
+__all__ = ["Client", "Headers", "Request", "checked_url", "host_of"]
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
 
-class Request(NamedTuple):
-    """A request; ``headers`` are added to those of the sink."""
+_SETTINGS = ("_headers", "_timeout_s", "_make", "_compression")
 
-    method: str
-    url: str
-    content: bytes
-    headers: dict[str, str]
+
+class _Sender(Protocol):
+    """Sends a request, and raises for any status but 2xx; for one thread at a time.
+
+    One that failed can be used again: it connects anew.
+    """
+
+    @property
+    def is_stale(self) -> bool: ...
+    def send(self, request: Request, headers: Mapping[str, str]) -> Any: ...
+    def close(self) -> None: ...
 
 
 class Client:
-    """Sends requests; can be pickled, and connects at the first request.  Thread-safe.
+    """Sends requests to one service.  Can be pickled, and connects at the first request.
 
     ``headers`` may be a function, called for each request, for tokens that expire.
     ``client`` makes an ``httpx.Client`` on the worker: for certificates, proxies, HTTP/2.
+    ``compression`` is that of requests.
+    Thread-safe: there are as many connections as there were calls at once.
     """
 
     def __init__(
@@ -47,100 +51,93 @@ class Client:
         headers: Headers | None,
         timeout_s: float,
         client: Callable[[], Any] | None,
+        compression: Compression | None = None,
     ) -> None:
         check_numbers(timeout_s=timeout_s)
-        _httpx(name)
-        self._name = name
+        self._compression = checked_compression(compression)
+        if client is not None:
+            _httpx(name)
         self._headers = headers
         self._timeout_s = float(timeout_s)
         self._make = client
-        self._local = threading.local()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._free: list[_Sender] = []  # append and pop need no lock
+        self._process = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_local"}
+        return {name: self.__dict__[name] for name in _SETTINGS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._local = threading.local()
+        self._forget()
 
     def send(self, request: Request) -> Any:
-        """Return the fully read ``httpx.Response``; raise ``HTTPStatusError`` for 4xx and 5xx.
+        """Return the answer, read to its end; raise an error with ``response`` unless it is 2xx.
 
-        A redirect is an error too, since the body would not be sent along.  If access is denied
-        (401, 403) and ``headers`` is a function, the request is sent once more, perhaps with a
-        newer token.
+        They are a :class:`Response` and a :class:`StatusError`, with a ``client`` of the user's
+        those of httpx.  A redirect is an error too, since the body would not be sent along.  If
+        access is denied (401, 403) and ``headers`` is a function, the request is sent once more,
+        perhaps with a newer token.
         """
+        content, headers = compressed(request.content, request.headers, self._compression)
+        request = Request(request.method, request.url, content, headers)
         try:
             return self._send(request)
-        except _httpx(self._name).HTTPStatusError as error:
-            if not callable(self._headers) or meaning_of(error).kind is not Kind.NOT_ALLOWED:
+        except Exception as error:
+            is_answered = getattr(error, "response", None) is not None
+            if not (callable(self._headers) and is_answered):
+                raise
+            if meaning_of(error).kind is not Kind.NOT_ALLOWED:
                 raise
         return self._send(request)
 
     def _send(self, request: Request) -> Any:
         given = self._headers() if callable(self._headers) else self._headers
-        client = self._client()
-        response = client.send(
-            client.build_request(
-                request.method,
-                request.url,
-                content=request.content,
-                headers={**request.headers, **(given or {})},
-            ),
-            stream=True,
-        )
+        headers = request.headers if not given else merged(request.headers, given)
+        sender = self._taken(request.url)
         try:
-            if self._make is None:  # a client made by the user has its own limits
-                response.stream = _bounded(response.stream, _ANSWER_WAITS_MAX * self._timeout_s)
-            response.read()
-        except _httpx(self._name).HTTPError:
-            # A 503 counts, even if the page that explains it could not be read.
-            response.raise_for_status()
-            raise
+            return sender.send(request, headers)
         finally:
-            response.close()
+            self._free.append(sender)
+
+    def _taken(self, url: str) -> _Sender:
+        """Return a connection that nobody uses."""
+        if self._process != os.getpid():  # a fork must not read its parent's answers
+            self._forget()
+        while self._free:
+            try:
+                sender = self._free.pop()
+            except IndexError:  # another thread took it
+                break
+            if not sender.is_stale:
+                return sender
+            sender.close()
+        return Connection(url, self._timeout_s) if self._make is None else _Given(self._make())
+
+    def close(self) -> None:
+        """Close the connections that nobody uses now; the next request opens others."""
+        while self._free:
+            self._free.pop().close()
+
+
+class _Given:
+    """A client of the user's."""
+
+    is_stale = False  # it looks itself
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def send(self, request: Request, headers: Mapping[str, str]) -> Any:
+        method, url, content, _ = request
+        response = self._client.request(method, url, content=content, headers=dict(headers))
         response.raise_for_status()
         return response
 
-    def _client(self) -> Any:
-        client = getattr(self._local, "client", None)
-        if client is None:
-            client = self._make() if self._make is not None else self._new()
-            self._local.client = client
-        return client
-
-    def _new(self) -> Any:
-        httpx = _httpx(self._name)
-        timeout = httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s))
-        # Each thread makes one call at a time, so one connection is enough.
-        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
-        return httpx.Client(timeout=timeout, limits=limits)
-
     def close(self) -> None:
-        """Close this thread's connections; the next request opens others."""
-        client = getattr(self._local, "client", None)
-        if client is not None:
-            self._local.client = None
-            client.close()
-
-
-def _bounded(stream: Any, within_s: float) -> Any:
-    """Return ``stream`` such that it raises ``httpx.ReadTimeout`` after ``within_s`` in all."""
-    import httpx
-
-    by_s = time.monotonic() + within_s
-
-    class Bounded(httpx.SyncByteStream):
-        def __iter__(self) -> Iterator[bytes]:
-            for part in stream:
-                if time.monotonic() > by_s:
-                    raise httpx.ReadTimeout(f"the answer did not end within {within_s:g} s")
-                yield part
-
-        def close(self) -> None:
-            stream.close()
-
-    return Bounded()
+        self._client.close()
 
 
 def checked_url(url: str) -> str:

@@ -19,7 +19,7 @@ def call_key(batch: Batch, place: str) -> str:
     ``place`` is method and path, since the same rows sent to two places are two calls.
     """
     span = batch.span
-    positions = [record.position for record in batch]
+    positions = list(map(batch.position, range(len(batch))))
     return _digest((span.job, span.partition, positions, place))
 
 

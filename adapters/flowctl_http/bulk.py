@@ -12,8 +12,10 @@ from flowctl.delivery.item_sink import LEFT_OUT, WRITTEN, Fate, ItemSink, encode
 from flowctl.errors import ConfigError, JobError
 from flowctl.failure.kinds import Kind
 from flowctl.failure.tables import STATUSES
+from flowctl_http._bodies import Compression
 from flowctl_http._client import Client, Headers, Request, checked_url, host_of
 from flowctl_http._keys import row_key
+from flowctl_http.answers import shown_url
 
 Action: TypeAlias = Literal["index", "create", "update", "delete"]
 Document: TypeAlias = Mapping[str, Any]
@@ -45,14 +47,15 @@ class BulkSink(ItemSink):
     target's limit and is sent again.  An item that the index can't take (its mapping forbids it) is
     rejected, with the reason; so is a row with NaN or an infinity, which JSON does not have.
     A missing index, or a missing right to write, ends the run.
-    ``headers``, ``timeout_s`` and ``client`` are as for :class:`flowctl_http.HttpSink`.
+    ``headers``, ``timeout_s``, ``client`` and ``compression`` are as for
+    :class:`flowctl_http.HttpSink`.
 
     ``flow_sink`` and ``flow_batch`` never send an accepted document again.  In a bolt of
     ``FlowControlSpout`` the whole tuple comes again after a refusal; ids keep that harmless.
 
     Raises :class:`ConfigError` for invalid arguments, and
-    :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).  Can be pickled;
-    thread-safe.
+    :class:`flowctl.errors.MissingExtraError` for ``client`` without httpx (extra ``http``).  Can be
+    pickled; thread-safe.
     """
 
     remedy = "Create the index, or give the user the right to write."
@@ -69,6 +72,7 @@ class BulkSink(ItemSink):
         headers: Headers | None = None,
         timeout_s: float = 30.0,
         client: Callable[[], Any] | None = None,
+        compression: Compression | None = None,
     ) -> None:
         if action not in _ACTIONS:
             raise ConfigError(
@@ -81,7 +85,13 @@ class BulkSink(ItemSink):
         self._id = id
         self._action = action
         self._document = document
-        self._client = Client("BulkSink", headers=headers, timeout_s=timeout_s, client=client)
+        self._client = Client(
+            "BulkSink",
+            headers=headers,
+            timeout_s=timeout_s,
+            client=client,
+            compression=compression,
+        )
 
     def __repr__(self) -> str:
         return f"BulkSink({host_of(self._url)})"
@@ -104,7 +114,7 @@ class BulkSink(ItemSink):
         return [self._fate_of(one) for one in said]
 
     def close(self) -> None:
-        """Close this thread's connections; the next write opens others."""
+        """Close the connections that rest; the next write opens others."""
         self._client.close()
 
     def _lines(self, row: Any, batch: Batch, index: int) -> bytes:
@@ -119,7 +129,7 @@ class BulkSink(ItemSink):
 
     def _id_of(self, row: Any, batch: Batch, index: int) -> str:
         if self._id is None:
-            return row_key(batch, batch[index].position)
+            return row_key(batch, batch.position(index))
         found = part_of(self._id, row, batch, index)
         if found is None:
             raise JobError(
@@ -155,7 +165,7 @@ def _items(response: Any) -> Any:
     except ValueError:
         start = " ".join(response.text[:_REASON_CHARS_MAX].split())
         raise JobError(
-            f"the answer of {response.url.copy_with(userinfo=b'')} to _bulk is not JSON: status"
+            f"the answer of {shown_url(str(response.url))} to _bulk is not JSON: status"
             f" {response.status_code}, {start or 'an empty body'!r}.",
             remedy="Is url that of an OpenSearch or Elasticsearch cluster, not of a proxy?",
         ) from None

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from flowctl.arguments import check_arguments
 from flowctl.bolts.batch import Batch
-from flowctl.delivery.item_sink import NotInJsonError, encoded, wanted_of
+from flowctl.delivery.item_sink import NotInJsonError, columns_of, encoded, wanted_of
 from flowctl.errors import ConfigError, JobError
 from flowctl.failure.callables import check_plain
+from flowctl_http._bodies import FORMS, Compression, Form, body_of
 from flowctl_http._client import Client, Headers, Request, checked_url, host_of
 from flowctl_http._keys import call_key
 
 _METHODS = ("POST", "PUT", "PATCH", "DELETE")
-_JSON = "application/json"
 _MULTI_STATUS = 207
 _SHOWN_CHARS_MAX = 300
 # First bytes of an HTML page.  The content type is not enough: Flask and others label any text as
@@ -26,22 +26,26 @@ _PAGES = ("<!doctype html", "<html")
 class HttpSink:
     """Sends the rows of a call in one request, with a key by which the service knows a repeat.
 
-    ``url`` is the address of the service; ``method`` is POST, PUT, PATCH or DELETE.  ``body(rows)``
-    makes the body: bytes, text, or anything that JSON can hold; by default it is the list of rows
-    as JSON.  JSON has no NaN and no infinity: rows with one are rejected.  ``headers`` is a
-    mapping, or a function that returns one for each request (for tokens that expire); headers may
-    replace ``Content-Type``.  ``on_response(response, batch)`` gets each answer below 400 (an
-    ``httpx.Response``).  It may ``batch.reject(index, why)`` rows that the service did not accept,
-    or raise ``RetryLater(again=[…])`` with the indices of rows to send again.  Without it a 207
-    (some rows may have failed) and an HTML page (from a proxy, or for a login) are faults.
+    ``url`` is the address of the service; ``method`` is POST, PUT, PATCH or DELETE.  ``body`` is
+    "json", the list of rows, or "ndjson", a row a line; or a function of the rows that makes bytes,
+    text, or anything that JSON can hold.  JSON has no NaN and no infinity: rows with one are
+    rejected.  ``compression`` is that of the body, "gzip" or "zstd" (extra ``zstd``), if the
+    service takes it.  ``headers`` is a mapping, or a function that returns one for each request
+    (for tokens that expire); headers may replace ``Content-Type``.  ``on_response(response,
+    batch)`` gets each answer of success (a :class:`Response`).  It may ``batch.reject(index, why)``
+    rows that the service did not accept, or raise ``RetryLater(again=[…])`` with the indices of
+    rows to send again.  Without it a 207 (some rows may have failed) and an HTML page (from a
+    proxy, or for a login) are faults.
 
     ``timeout_s`` bounds connecting (at most 5 s), writing and each wait for a part of the answer;
     all of the answer may take ten times as long.
-    Each thread keeps one connection alive: HTTP/1.1 can't tell a second answer to a request from
-    the answer to the next one, so with a service that has this defect use
+    Connections are kept alive, as many as there were calls at once, and proxies and certificates
+    are those of the environment.  HTTP/1.1 can't tell a second answer to a request, if it comes
+    late, from the answer to the next one, so with a service that has this defect use
     ``client=lambda: httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))``.
-    ``client()`` makes an ``httpx.Client`` of your own on
-    the worker, for certificates, proxies or HTTP/2; then ``timeout_s`` is not used.
+    ``client()`` makes an ``httpx.Client`` of your own on the worker, for other certificates and
+    proxies, or HTTP/2; then ``timeout_s`` is not used, answers and errors are those of httpx, and a
+    call takes five times as much CPU.
 
     Each request has the header ``idempotency_header`` (None: no such header) with a hash of the
     job, the partition, the positions of its rows, the method and the path of ``url``.  If the same
@@ -56,9 +60,12 @@ class HttpSink:
     above is a fault; its dead letter has the first 200 characters of the body.
 
     Raises :class:`ConfigError` for invalid arguments, and
-    :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).  Can be pickled;
-    thread-safe.
+    :class:`flowctl.errors.MissingExtraError` for ``client`` without httpx (extra ``http``).  Can be
+    pickled; thread-safe.
     """
+
+    # Whoever has columns of values hands them over: no dict is made of a row.
+    takes_columns: ClassVar[bool] = True
 
     @check_arguments("body", "headers", "on_response", "idempotency_header", "client")
     def __init__(
@@ -66,26 +73,37 @@ class HttpSink:
         url: str,
         *,
         method: str = "POST",
-        body: Callable[[Sequence[Any]], Any] | None = None,
+        body: Form | Callable[[Sequence[Any]], Any] = "json",
         headers: Headers | None = None,
         on_response: Callable[[Any, Batch], None] | None = None,
         timeout_s: float = 10.0,
         idempotency_header: str | None = "Idempotency-Key",
         client: Callable[[], Any] | None = None,
+        compression: Compression | None = None,
     ) -> None:
+        if isinstance(body, str) and body not in FORMS:
+            raise ConfigError(
+                "body", f"{body!r} is not known.", remedy=f"Give {' or '.join(map(repr, FORMS))}."
+            )
         if method not in _METHODS:
             raise ConfigError(
                 "method", f"{method!r} can't be used.", remedy=f"Give one of {', '.join(_METHODS)}."
             )
         for name, given in (("body", body), ("on_response", on_response), ("client", client)):
-            if given is not None:
+            if given is not None and not isinstance(given, str):
                 check_plain(given, name)
         self._url = checked_url(url)
         self._method = method
-        self._body = body
+        self._body = body or "json"
         self._on_response = on_response
         self._key_header = idempotency_header
-        self._client = Client("HttpSink", headers=headers, timeout_s=timeout_s, client=client)
+        self._client = Client(
+            "HttpSink",
+            headers=headers,
+            timeout_s=timeout_s,
+            client=client,
+            compression=compression,
+        )
 
     def __repr__(self) -> str:
         return f"HttpSink({host_of(self._url)})"
@@ -93,18 +111,15 @@ class HttpSink:
     def write(self, rows: Iterable[Any], *, batch: Batch) -> None:
         """Send ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no row.
 
+        Or ``rows`` is a ``pyarrow.RecordBatch`` whose row ``i`` belongs to ``batch[i]``.
+
         The time it takes counts as ``batch.in_sink()``.  On return the service has answered for
-        all of them.  Raises ``httpx.HTTPError`` for a failed request, and
-        :class:`UnrunnableError` if there is not one item for each record.
+        all of them.  Raises :class:`StatusError` for an answer that is none of success, ``OSError``
+        and ``http.client.HTTPException`` for a failed connection, and :class:`UnrunnableError` if
+        there is not one item for each record.
         """
-        wanted = wanted_of(rows, batch)
-        if not wanted:
-            return
-        if self._body is not None:
-            content, kind = _encoded(self._body([row for _, row in wanted]))
-        elif made := without_rejected(wanted, batch, lambda _, row: encoded(row)):
-            content, kind = b"[" + b",".join(made.values()) + b"]", _JSON
-        else:
+        content, kind = self._content(columns_of(rows), batch)
+        if not kind:
             return
         headers = {"Content-Type": kind}
         if self._key_header is not None:
@@ -117,8 +132,16 @@ class HttpSink:
         else:
             _refuse_unclear(response)
 
+    def _content(self, rows: Any, batch: Batch) -> tuple[bytes, str]:
+        """Return the body and its content type; "": there is no row."""
+        if isinstance(self._body, str):
+            content = body_of(rows, batch, self._body)
+            return content, FORMS[self._body] if content else ""
+        wanted = [row for _, row in wanted_of(rows, batch)]
+        return _encoded(self._body(wanted)) if wanted else (b"", "")
+
     def close(self) -> None:
-        """Close this thread's connections; the next write opens others."""
+        """Close the connections that rest; the next write opens others."""
         self._client.close()
 
 
@@ -145,22 +168,6 @@ def _encoded(body: Any) -> tuple[bytes, str]:
     if isinstance(body, str):
         return body.encode(), "text/plain; charset=utf-8"
     try:
-        return encoded(body), _JSON
+        return encoded(body), FORMS["json"]
     except NotInJsonError as error:
         raise JobError(f"the body can't be sent: {error}.", remedy="Send None or a text.") from None
-
-
-def without_rejected(
-    wanted: Sequence[tuple[int, Any]], batch: Batch, encode: Callable[[int, Any], bytes]
-) -> dict[int, bytes]:
-    """Return ``encode(index, row)`` of each row, by index.
-
-    A row with a number that JSON lacks is rejected.
-    """
-    made: dict[int, bytes] = {}
-    for index, row in wanted:
-        try:
-            made[index] = encode(index, row)
-        except NotInJsonError as error:
-            batch.reject(index, str(error))
-    return made

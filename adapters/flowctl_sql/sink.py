@@ -144,6 +144,8 @@ class SqlSink:
     # As many as Spark puts into a batch of Arrow.  The six statements of a write, besides the rows,
     # take a tenth of its time then, into PostgreSQL; with 500 rows, two thirds.
     rows_per_write: ClassVar[int] = 10_000
+    # Of one partition: what its ledger says of a span is true up to there, in the order of rows.
+    calls_max: ClassVar[int] = 1
 
     @check_arguments("table", "columns", "mode", "key", "update", "schema", "name", "connect")
     def __init__(

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from decimal import Decimal
-from itertools import repeat
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
 
+from flowctl.core.records import DictRows
 from flowctl.errors import UnrunnableError
 from pyspark_flowctl.features import arrow_converter, arrow_of_rows
 
@@ -74,7 +74,7 @@ class ArrowRows:
         again, given = ([letter_row(row) for row in each] for each in (self.rows(batch), rows))
         return batch if repr(again) == repr(given) else None
 
-    def dicts(self, columns: Any) -> list[dict[str, Any]]:
+    def dicts(self, columns: Any) -> DictRows:
         """Return what :func:`plain_row` makes of each of the Rows."""
         names = self._names
         check_names(names)
@@ -82,7 +82,7 @@ class ArrowRows:
             [plain_row(value) for value in made] if _has_rows(field.dataType) else made
             for field, made in zip(self._kind, self._values(columns), strict=True)
         ]
-        return list(map(dict, map(zip, repeat(names), zip(*values, strict=True))))
+        return DictRows(names, values)
 
     def _values(self, columns: Any) -> Iterator[Sequence[Any]]:
         for field, column in zip(self._kind, columns.columns, strict=True):

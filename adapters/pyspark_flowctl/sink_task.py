@@ -127,6 +127,7 @@ class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int | None
     call_max_s: float
     call_timeout_s: float | None
+    calls: int
     attempts_max: int
     fail_over: str | None
     weight: float
@@ -267,6 +268,7 @@ def _plan(task: SinkTask, parts: dict[str, Any], rows: Iterable[Any], *, at_end:
         bytes_max=task.bytes_max,
         call_max_s=task.call_max_s,
         call_timeout_s=task.call_timeout_s,
+        calls=task.calls,
         attempts_max=task.attempts_max,
         refusal=parts.get("refusal"),
         dead_letter=dead_letter_of(parts.get("dead_letter")),
@@ -285,7 +287,9 @@ def _tell(event: str, task: SinkTask, where: Where, tally: Tally, **more: Any) -
 
 def _into(sink: Any, rows: Iterable[Any]) -> Callable[[Batch], None]:
     """Return a function that writes a batch into ``sink``, as what it takes."""
-    takes_arrow = getattr(sink, "takes_arrow", False)
+    takes_arrow, takes_columns = (
+        getattr(sink, name, False) for name in ("takes_arrow", "takes_columns")
+    )
     dicts = rows.dicts if isinstance(rows, ArrowRows) else None
 
     def write(batch: Batch) -> None:
@@ -296,6 +300,7 @@ def _into(sink: Any, rows: Iterable[Any]) -> Callable[[Batch], None]:
             check_names(given.schema.names)
         else:
             given = dicts(batch.to_arrow())
+            given = given if takes_columns else list(given)
         sink.write(given, batch=batch)
 
     return write

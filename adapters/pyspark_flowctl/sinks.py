@@ -9,6 +9,10 @@ for one: ``batch.to_arrow()`` copies nothing, and a sink whose class says ``take
 gets a ``pyarrow.RecordBatch`` whose row ``i`` belongs to ``batch[i]``.  It gets dicts where rows
 come as Rows, as in ``foreachPartition``, and of letters of other columns that are written again.
 
+**Several calls at once** (``calls=32``) of one partition wait for the target together: ``fn`` and
+the sink's ``write`` are called by as many threads then, each with rows of its own, in any order.  A
+sink whose class says ``calls_max = 1`` (``SqlSink``) does not take that.
+
 **What becomes of rows**: returning means that all are written.  ``batch.reject(record, why)``
 leaves one out.  After a refusal of the target (429, "too many connections", ``RetryLater``) flowctl
 waits, and no attempt is used up; ``RetryLater(again=[…])`` sends only those rows again.  After any
@@ -96,7 +100,9 @@ _EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
 # Options that workers get as pickles, so that an error can name one that can't be pickled; and
 # unpickled.
 _SHIPPED = ("dead_letter", "refusal", "cost")
-_OF_TASK = ("rows_max", "bytes_max", "call_max_s", "call_timeout_s", "attempts_max", "fail_over")
+_OF_TASK = (
+    "rows_max", "bytes_max", "call_max_s", "call_timeout_s", "calls", "attempts_max", "fail_over",
+)  # fmt: skip
 
 
 @documented(SINK)
@@ -111,6 +117,7 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
     share ``redis``, otherwise within each process.  Raises :class:`flowctl.errors.ConfigError`.
     """
     made = checked(SINK, _with_rows(fn if sink is None else sink, options), "fn", "sink")
+    _check_calls(fn if sink is None else sink, made["calls"])
     parts = _shipped(fn, sink, made)
     if made["target"] is None:
         raise ConfigError(
@@ -138,6 +145,17 @@ def _with_rows(sink: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``options`` with the rows per call that a sink asks for, unless they are given."""
     wanted = getattr(sink, "rows_per_write", None)
     return options if wanted is None else {"rows_max": wanted, **options}
+
+
+def _check_calls(sink: Any, calls: int) -> None:
+    """Raise :class:`ConfigError` for more calls at once than a sink takes of one partition."""
+    most = getattr(sink, "calls_max", calls)
+    if calls > most:
+        raise ConfigError(
+            "calls",
+            f"{type(sink).__name__} takes {most} at once of each partition, got {calls}.",
+            remedy="Leave it out; several partitions write at once anyway.",
+        )
 
 
 def _origin(run: str | None) -> Origin:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
-from flowctl.core.records import ColumnRecords, Record, Span, with_fields
+from flowctl.core.records import ColumnRecords, Position, Record, Span, position_of, with_fields
 from flowctl.errors import CallTooLongError, MissingExtraError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
@@ -125,6 +125,10 @@ class Batch(Sequence[Record]):
         """
         made: Sequence[Any] | None = getattr(self._records, "values", None)
         return [record.value for record in self._records] if made is None else made
+
+    def position(self, index: int) -> Position:
+        """Return the position of one record, which need not be made for that."""
+        return position_of(self._records, index)
 
     @property
     def has_columns(self) -> bool:

@@ -1,4 +1,5 @@
-"""Calls in a task of Spark: told when they take long, given up when they take too long.
+"""Calls in a task of Spark: by one thread or several, told when they take long, given up when they
+take too long.
 
 A call runs in the task's own thread, as nothing has to end it then.  With a bound it runs in a
 helper thread: one for all calls of the partition, and another only after one got stuck.  So the
@@ -12,8 +13,9 @@ import contextvars
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -34,6 +36,7 @@ _log = ModuleLogger("flowctl")
 class TaskCalls:
     """The calls of one partition, for the thread of its task; a context manager.
 
+    Other threads may call as well, if each ends with :meth:`leave`.
     ``timeout_s``: as :class:`flowctl.bolts.slots.Calls`.  ``at_end`` is called where the calls
     were, at the end: it closes what belongs to that thread.
     """
@@ -48,7 +51,7 @@ class TaskCalls:
         self._calls = Calls(timeout_s)
         self._calls.patience_s = patience_s
         self._at_end = at_end
-        self._helper: _Helper | None = None
+        self._local = threading.local()
         self._ended = threading.Event()
         self._look_s = _LOOK_S if timeout_s is None else min(_LOOK_S, timeout_s / 4)
         self._told: set[tuple[str, Any]] = set()
@@ -64,8 +67,20 @@ class TaskCalls:
         trace: TracebackType | None,
     ) -> None:
         self._ended.set()
-        if self._helper is not None:
-            self._helper.end(self._at_end)
+        if (helper := self._helper) is not None:
+            helper.end(self._at_end)
+
+    def leave(self) -> None:
+        """Close what belongs to this thread, which calls no more."""
+        if (helper := self._helper) is not None:
+            helper.end(self._at_end)
+        elif self._at_end is not None:
+            self._at_end()
+
+    @property
+    def _helper(self) -> _Helper | None:
+        """The thread that calls for this one."""
+        return getattr(self._local, "helper", None)
 
     def call(self, process: Callable[[Batch], _T], batch: Batch) -> _T:
         """Return ``process(batch)``, or raise what it raises.
@@ -79,20 +94,20 @@ class TaskCalls:
                 return process(batch)
             finally:
                 self._calls.end(call)
-        helper = self._helper = self._helper or _Helper()
+        helper = self._local.helper = self._helper or _Helper()
         helper.ask(lambda: process(batch), call.answer, lambda: self._calls.end(call))
         wait([call.answer])
         if call.is_stuck:
-            self._helper = None
+            self._local.helper = None
             helper.end(None)  # it ends when the call returns
         return call.answer.result()  # type: ignore[no-any-return]
 
     def here(self, do: Callable[[], object]) -> None:
         """Call ``do`` in the thread in which calls run: a connection may belong to it."""
-        if self._helper is None:
+        if (helper := self._helper) is None:
             do()
         else:
-            self._helper.ask(do, Future()).result()
+            helper.ask(do, Future()).result()
 
     def _watch(self) -> None:
         while not self._ended.wait(self._look_s):
@@ -163,3 +178,116 @@ class _Helper:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+
+
+# -- Several calls at once ------------------------------------------------------------------------
+#
+# With several threads each reads, calls and settles, one at a time but for what takes long:
+# reading, waiting for the target, and the calls.  So nothing decides which of them does what:
+# whoever is free takes the next piece.  How many calls are made at once is up to the target's limit
+# (paced): a thread holds its rows while it waits for a place.
+
+
+class Callers:
+    """The threads of one partition that call at once, at most ``most``; with 1, the one that asks.
+
+    ``lock`` guards what they share; only who holds it calls the other methods.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.lock: threading.Condition = threading.Condition(threading.RLock())
+        self._most = most
+        self._work: Callable[[], None] = lambda: None
+        self._threads = self._idle = self._calling = 0
+        self._ending: BaseException | None = None
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is no other thread that could change something meanwhile."""
+        return self._most == 1
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do ``work`` in as many threads as there is something to do for; return when all ended.
+
+        Raises what one of them raised first.  Calls that are under way then are waited for; no
+        other begins.
+        """
+        if self.is_one:
+            work()
+            return
+        self._work = work
+        with self.lock:
+            try:
+                self._start()
+                while self._threads if self._ending is None else self._calling:
+                    self.lock.wait()
+            except BaseException as error:  # an interrupt: no call begins any more
+                self._ending = error
+                raise
+        if self._ending is not None:
+            raise self._ending
+
+    def more(self) -> None:
+        """Somebody took a piece: if all others are busy, one more thread may be of use."""
+        if not self._idle and 0 < self._threads < self._most:
+            self._start()
+
+    def _start(self) -> None:
+        self._threads += 1
+        run = contextvars.copy_context().run
+        # Daemons: one that waits for the target's limit need not be waited for.
+        threading.Thread(target=run, args=(self._loop,), name="flowctl-caller", daemon=True).start()
+
+    def _loop(self) -> None:
+        try:
+            self._work()
+        except StoppedError:
+            pass
+        except BaseException as error:  # raised again by run
+            with self.lock:
+                self._ending = self._ending or error
+        finally:
+            with self.lock:
+                self._threads -= 1
+                self.lock.notify_all()
+
+    def check(self) -> None:
+        """Raise :class:`StoppedError` if another thread has failed."""
+        if self._ending is not None:
+            raise StoppedError
+
+    def wait(self, most_s: float) -> None:
+        """Wait for something to change, so long at most [s]."""
+        self._idle += 1
+        try:
+            self.lock.wait(most_s)
+        finally:
+            self._idle -= 1
+        self.check()
+
+    @contextmanager
+    def unlocked(self) -> Iterator[None]:
+        """Let others go on meanwhile."""
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Make a call inside the block; the lock is not held there, nor before."""
+        with self.lock:
+            self.check()
+            self._calling += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._calling -= 1
+                if self._ending is not None:
+                    self.lock.notify_all()
+
+
+class StoppedError(BaseException):
+    """Another thread of the partition has failed.  No ``Exception``: it is no failure of rows."""

@@ -13,7 +13,7 @@ from flowctl.bolts.slots import CANCEL_MAX_S
 from flowctl.core.positions import latest
 from flowctl.core.records import Position, Record, Span, position_of
 from flowctl.core.tuples import FlowTuple
-from flowctl.delivery.bounded import TaskCalls
+from flowctl.delivery.bounded import Callers, TaskCalls
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
 from flowctl.delivery.pieces import BytesPerCall, Pieces, RowsPerCall
@@ -97,6 +97,8 @@ _WAITING_MAX = 8
 # A piece that was refused so often, while calls of this size used to succeed, may be too large for
 # what is left of the target's speed; single rows would multiply the calls.
 _REFUSALS_MAX = 3
+# With several calls, whoever has nothing to do looks again after so long [s], if nobody wakes it.
+_LOOK_MIN_S, _LOOK_MAX_S = 0.01, 60.0
 _HALVED_ROWS_MIN = 25
 # Returns the next rows, at most so many; none: that was all.
 _Take: TypeAlias = Callable[[int], Sequence[Record]]
@@ -104,11 +106,22 @@ _Take: TypeAlias = Callable[[int], Sequence[Record]]
 _FATAL = (FencedError, UnrunnableError, TooManyLostError, TargetDownError, QuotaUsedUpError)
 
 
+class _Turn:
+    """What one thread does with one piece: its call's batch, and its time in ``fn`` [s]."""
+
+    __slots__ = ("batch", "call_s")
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+        self.call_s = 0.0
+
+
 class Delivery:
     """One partition's delivery.  Use it once, from one thread.
 
     ``clock`` gives monotonic seconds, ``sleep`` takes them; ``chance`` is for the jitter of
-    back-offs.
+    back-offs.  Where the plan has several ``calls``, ``pacer`` and ``fn`` are called by as many
+    threads, and pauses are those of the real clock.
     """
 
     def __init__(
@@ -127,7 +140,8 @@ class Delivery:
         self._pacer = pacer
         self._clock = clock
         self._sleep = sleep
-        self._pieces = Pieces(plan.attempts_max, chance)
+        self._callers = Callers(plan.calls)
+        self._pieces = Pieces(plan.attempts_max, chance, calls=plan.calls)
         self._rows_per_call = RowsPerCall(plan.rows_max, plan.call_max_s)
         self._bytes_per_call = BytesPerCall(plan.bytes_max)
         self._lost = LostRows(plan, where, self.tally)
@@ -137,8 +151,7 @@ class Delivery:
             patience_s=CANCEL_MAX_S if is_async(plan.process) else 0.0,
             at_end=plan.release,
         )
-        self._batch: Batch | None = None
-        self._call_s = 0.0  # in fn, of the piece under way
+        self._is_reading = self._is_all_read = False
 
     def run(self, values: Iterable[Any] | Taken) -> Tally:
         """Deliver all ``values``; return the counts, which are also in ``tally`` if it raises.
@@ -149,9 +162,15 @@ class Delivery:
         """
         take = self._taking(values)
         process = _called(self._plan.process, self._plan.call_timeout_s)
-        with self._calls:
+
+        def work() -> None:
             while (piece := self._next(take)) is not None:
                 self._deliver(piece, process)
+            if not self._callers.is_one:
+                self._calls.leave()
+
+        with self._calls:
+            self._callers.run(work)
         self._lost.end(self._rows.is_written)
         return self.tally
 
@@ -169,34 +188,71 @@ class Delivery:
         return take
 
     def _next(self, take: _Take) -> FlowTuple | None:
+        """Return what goes next, once it may; None: all is settled."""
         pieces = self._pieces
-        while True:
-            if pieces.may_call(self._clock()):
-                if (piece := pieces.retries.take()) is not None:
-                    return piece
-                if len(pieces.retries) < _WAITING_MAX and (read := self._read(take)):
-                    return pieces.add(read)
-                if not pieces.retries:
+        with self._callers.lock:
+            while True:
+                self._callers.check()
+                if self._may_call():
+                    piece = pieces.retries.take()
+                    if piece is None and self._may_read:
+                        piece = self._read(take)
+                        if piece is None:
+                            continue  # that was all
+                    if piece is not None:
+                        pieces.begin(piece, self._clock())
+                        self._callers.more()
+                        return piece
+                if self._is_all_read and pieces.are_settled:
                     return None
-            self._sleep(max(0.0, pieces.next_s() - self._clock()))
+                self._wait()
 
-    def _read(self, take: _Take) -> Sequence[Record]:
-        read = take(self._rows_per_call.next())
-        if read:
-            self.tally.rows += len(read)
-            self._rows.read(position_of(read, 0), position_of(read, -1))
-        return read
+    def _may_call(self) -> bool:
+        # A target that is down is asked by one call: whoever reads may be about to make it.
+        is_asked = self._is_reading and self._pieces.is_troubled
+        return self._pieces.may_call(self._clock()) and not is_asked
+
+    @property
+    def _may_read(self) -> bool:
+        has_room = len(self._pieces.retries) < max(_WAITING_MAX, self._plan.calls)
+        return has_room and not (self._is_reading or self._is_all_read)
+
+    def _wait(self) -> None:
+        wait_s = self._pieces.next_s() - self._clock()
+        if self._callers.is_one:
+            self._sleep(max(0.0, wait_s))
+        else:
+            self._callers.wait(min(max(_LOOK_MIN_S, wait_s), _LOOK_MAX_S))
+
+    def _read(self, take: _Take) -> FlowTuple | None:
+        """Read the next piece; None: there is none.  Others go on meanwhile."""
+        most = self._rows_per_call.next()
+        self._is_reading = True
+        try:
+            with self._callers.unlocked():
+                read = take(most)
+        finally:
+            self._is_reading = False
+        if not read:
+            self._is_all_read = True
+            self._callers.lock.notify_all()
+            return None
+        self._callers.lock.notify()
+        self.tally.rows += len(read)
+        self._rows.read(position_of(read, 0), position_of(read, -1))
+        return self._pieces.add(read)
 
     # -- one piece -----------------------------------------------------------------------
 
     def _deliver(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
-        self._cut_to_fit(piece)
-        cost = self._plan.cost
-        began_at_s, self._call_s = self._clock(), 0.0
-        self._pieces.begin(piece, began_at_s)
+        with self._callers.lock:
+            if self._cut_to_fit(piece):
+                self._callers.lock.notify()
+        cost, turn = self._plan.cost, _Turn()
+        began_at_s = self._clock()
         price = None if cost is None else cost(self._batch_of(piece, 1))
         try:
-            self._pacer.run(lambda: self._call(piece, process), price)
+            self._pacer.run(lambda: self._call(piece, process, turn), price)
         except _FATAL:
             raise
         except _NotSettledError as ended:
@@ -204,51 +260,71 @@ class Delivery:
         except Exception as error:
             if (ending := job_fault_of(error, self._plan.refusal)) is not None:
                 raise ending from error
-            self._failed(piece, error)
+            self._ended(piece, turn, error)
         else:
-            self._lost.succeeded()
-            self._pieces.done(piece, self._clock())
+            self._ended(piece, turn, None)
         finally:
-            waited_s = self._clock() - began_at_s - self._call_s
-            self.tally.waited_s += waited_s
+            waited_s = self._clock() - began_at_s - turn.call_s
+            with self._callers.lock:
+                self.tally.waited_s += waited_s
             # One that waits more than it works holds no connection meanwhile: those who have the
             # places need it.  So connections are about as many as calls in flight.
-            if waited_s > self._call_s and self._plan.release is not None:
+            if waited_s > turn.call_s and self._plan.release is not None:
                 self._calls.here(self._plan.release)
 
-    def _cut_to_fit(self, piece: FlowTuple) -> None:
-        """Leave ``piece`` as many rows as a call may have by their bytes; the rest goes next."""
+    def _cut_to_fit(self, piece: FlowTuple) -> bool:
+        """Leave ``piece`` as many rows as a call may have by their bytes; the rest goes next.
+
+        True: there is a rest.
+        """
         records = piece.cut.records
         # What is searched for a bad row is a part of what went as one call.
         if piece.search is None and (at := self._bytes_per_call.fitting(records)) < len(records):
             self._pieces.split_off(piece, at, self._clock())
+            return True
+        return False
 
-    def _call(self, piece: FlowTuple, process: Callable[[Batch], Any]) -> None:
+    def _ended(self, piece: FlowTuple, turn: _Turn, error: Exception | None) -> None:
+        with self._callers.lock:
+            if error is None:
+                self._lost.succeeded()
+                self._pieces.done(piece, self._clock())
+            else:
+                self._failed(piece, turn.batch, error)
+            if self._is_all_read or self._pieces.retries:
+                self._callers.lock.notify_all()
+
+    def _call(self, piece: FlowTuple, process: Callable[[Batch], Any], turn: _Turn) -> None:
         """Call ``process`` once with what is left of ``piece``; raise if that did not work."""
-        batch = self._batch = self._batch_of(piece, piece.begin_attempt())
-        self.tally.calls += 1
-        began_at_s = self._clock()
         raised: Exception | None = None
-        try:
-            made = self._calls.call(process, batch)
-            (self._plan.keep or check_returned)(made)
-        except KeyboardInterrupt:
-            raise
-        except Exception as error:
-            raised = error
-        except BaseException as error:  # SystemExit, or a panic of a library in Rust
-            raised = _PanicError(error)
-        # Outside of the handler: what is raised here must not look as if it came from a refusal.
-        spent_s = self._spent(began_at_s)
-        if raised is not None:
-            self._not_taken(piece, batch, raised)
-            return
-        self._rows_per_call.took(spent_s, len(batch), self._clock())
-        self._settle(batch, range(len(batch)))
+        with self._callers.calling():
+            with self._callers.lock:
+                batch = turn.batch = self._batch_of(piece, piece.begin_attempt())
+                self.tally.calls += 1
+            began_at_s = self._clock()
+            piece.wait_anew(began_at_s)
+            try:
+                made = self._calls.call(process, batch)
+                (self._plan.keep or check_returned)(made)
+            except KeyboardInterrupt:
+                raise
+            except Exception as error:
+                raised = error
+            except BaseException as error:  # SystemExit, or a panic of a library in Rust
+                raised = _PanicError(error)
+            # Outside of the handler: what is raised here must not look as if it came from a
+            # refusal.
+            with self._callers.lock:
+                spent_s = self._spent(began_at_s, turn)
+                if raised is not None:
+                    self._not_taken(piece, batch, raised)
+                    return
+                self._rows_per_call.took(spent_s, len(batch), self._clock())
+                self._settle(batch, range(len(batch)))
 
-    def _spent(self, began_at_s: float) -> float:
+    def _spent(self, began_at_s: float, turn: _Turn) -> float:
         spent_s = self._clock() - began_at_s
-        self._call_s += spent_s
+        turn.call_s += spent_s
         self.tally.called_s += spent_s
         return spent_s
 
@@ -309,10 +385,10 @@ class Delivery:
             self.tally.left_out += batch.left_out
             self._rows.left_out(batch)
 
-    def _failed(self, piece: FlowTuple, error: Exception) -> None:
+    def _failed(self, piece: FlowTuple, batch: Batch | None, error: Exception) -> None:
         """``fn`` raised, and not a refusal: send the piece again, in parts, or give it up."""
         now_s = self._clock()
-        index = None if self._batch is None else self._batch.reading_index
+        index = None if batch is None else batch.reading_index
         if index is None and self._is_cut_smaller(piece, error, now_s):
             return
         may_be_target = not is_about_rows(error, self._plan.refusal)
@@ -336,7 +412,15 @@ class Delivery:
         return True
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
-        where, records = self._where, piece.cut.records
+        with self._callers.lock:
+            span = self._span_of(piece.cut.records)
+        # What Spark's earlier attempts of the task have sent counts too, as once each.
+        attempt += self._where.attempt - 1
+        bolt = self._where.partition
+        return Batch(piece.cut.records, span, bolt=bolt, attempt=attempt, clock=self._clock)
+
+    def _span_of(self, records: Sequence[Record]) -> Span:
+        where = self._where
         through, unsettled, section_of = self._pieces.acked_through, None, where.section_of
         if through is None:
             through = where.before
@@ -347,7 +431,7 @@ class Delivery:
         elif self._pieces.given_up is not None:
             # Nor is what was given up written: if it comes again, it is tried again.
             unsettled = None, self._pieces.given_up
-        span = Span(
+        return Span(
             where.job,
             where.partition,
             first := position_of(records, 0),
@@ -357,9 +441,6 @@ class Delivery:
             unsettled,
             None if section_of is None else section_of(first),
         )
-        # What Spark's earlier attempts of the task have sent counts too, as once each.
-        attempt += where.attempt - 1
-        return Batch(records, span, bolt=where.partition, attempt=attempt, clock=self._clock)
 
 
 class _NotSettledError(BaseException):

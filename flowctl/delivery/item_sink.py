@@ -14,6 +14,7 @@ import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import row_number
+from flowctl.core.records import rows_of_arrow
 from flowctl.errors import InternalError, JobError, RetryLater, UnrunnableError
 from flowctl.failure.classify import meaning_of
 from flowctl.failure.kinds import Kind
@@ -54,6 +55,8 @@ class ItemSink:
 
     def write(self, rows: Iterable[Any], *, batch: Batch) -> None:
         """Write ``rows``; ``rows[i]`` belongs to ``batch[i]``, None stands for no item.
+
+        Or ``rows`` is a ``pyarrow.RecordBatch`` whose row ``i`` belongs to ``batch[i]``.
 
         The time it takes counts as ``batch.in_sink()``.  On return the target has taken all rows
         but those that are rejected or left out in ``batch``.  Raises :class:`flowctl.RetryLater`
@@ -122,9 +125,15 @@ class ItemSink:
             raise RetryLater(f"{len(again)} of {len(indices)} items refused ({why})", again=again)
 
 
+def columns_of(rows: Any) -> Any:
+    """Return ``rows``; those of a ``pyarrow.RecordBatch`` as columns of values."""
+    is_arrow = type(rows).__name__ == "RecordBatch" and type(rows).__module__.startswith("pyarrow")
+    return rows_of_arrow(rows) if is_arrow else rows
+
+
 def wanted_of(rows: Iterable[Any], batch: Batch) -> list[tuple[int, Any]]:
     """Return the rows that aren't None, each with its index in ``batch``."""
-    listed = list(rows)
+    listed = list(columns_of(rows))
     if len(listed) != len(batch):
         raise UnrunnableError(
             "rows",

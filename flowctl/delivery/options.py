@@ -211,6 +211,10 @@ OPTIONS: Final = (
     Option("call_timeout_s", "seconds", None,
            "a call that takes longer is a failure of its rows; None: it may take as long as it"
            " likes, and is named after 30 s", (*_ROWS, READ, APPLY), _seconds, float),
+    Option("calls", "a whole number", 1,
+           "so many calls of a partition are made at once, in any order, if the target's limit lets"
+           " them: by threads, or in the event loop if `async`; `SqlSink` takes 1",
+           _ROWS, _whole, int),
     Option("attempts_max", "a whole number", RetrySettings().attempts_max,
            "a row that fails is tried so many times", (*_ROWS, READ, APPLY), _whole, int),
     Option("dead_letter", "a directory that all workers share, or a `flowctl.DeadLetter`", None,
@@ -320,6 +324,7 @@ class SinkOptions(CallOptions, total=False):
     rows_max: int
     bytes_max: int | None
     call_max_s: float
+    calls: int
 
 
 class ApplyOptions(CallOptions, total=False):

@@ -128,13 +128,17 @@ class Pieces:
 
     ``retries``: those that go again.  ``acked_through``: up to this row all are settled; None: not
     even the first.  ``given_up``: the last row that the target does not have.  ``chance`` gives
-    numbers from 0 to 1 for the jitter of back-offs; None: no jitter.
+    numbers from 0 to 1 for the jitter of back-offs; None: no jitter.  ``calls``: so many are made
+    at once.
     """
 
-    def __init__(self, attempts_max: int, chance: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, attempts_max: int, chance: Callable[[], float] | None = None, *, calls: int = 1
+    ) -> None:
         self._attempts_max = attempts_max
         settings = CoreSettings(retry=RetrySettings(attempts_max=attempts_max))
         self._book = Book(settings, Backlog())
+        self._book.slots = calls
         self._failures = Failures(self._book, Keeper.CALLER, chance, in_place=True)
         self._target, self._isolation = self._failures.target, self._failures.isolation
         self.retries: RetryQueue[FlowTuple] = self._failures.retries
@@ -162,11 +166,20 @@ class Pieces:
             self._failures.on_deadline(now_s)
         return not is_troubled or self._target.room(0, now_s) >= 1
 
+    @property
+    def is_troubled(self) -> bool:
+        """Whether something fails: then a call may have to wait."""
+        return self._target.is_troubled
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether nothing that was read is left to be done."""
+        return not self._book.pending
+
     def next_s(self) -> float:
-        """When the next of ``retries``, or a call to a target that is down, is due."""
+        """When the next of ``retries``, or a call to a target that is down, is due; inf: none."""
         due_s = self._failures.next_s()
-        assert due_s is not None
-        return due_s
+        return inf if due_s is None else due_s
 
     def begin(self, piece: FlowTuple, now_s: float) -> None:
         """``piece`` is about to be sent."""
@@ -176,7 +189,9 @@ class Pieces:
 
     def done(self, piece: FlowTuple, now_s: float) -> None:
         """The target has ``piece``."""
-        self._target.proven_at_s = now_s
+        # With several calls, what failed meanwhile may have failed after this one was taken.
+        since_s = now_s if self._book.slots == 1 else piece.sent_at_s
+        self._target.proven_at_s = max(self._target.proven_at_s, since_s)
         if self._target.is_troubled:
             self._target.on_success(piece.sent_at_s, now_s)
         if piece.search is not None or piece.is_aside:

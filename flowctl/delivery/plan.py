@@ -52,7 +52,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     and it is the target or fn that fails.
     ``release`` gives back what the target counts, such as a connection; the next call takes it
     again.  ``call_timeout_s``: a call that takes longer is a failure of its rows; None: it may take
-    as long as it likes.  ``keep`` gets what a call returned, if it returned in time.
+    as long as it likes.  ``keep`` gets what a call returned, if it returned in time.  ``calls``: so
+    many may be made at once, in any order; 1: one after the other, in the order of the rows.
     """
 
     process: Process
@@ -70,3 +71,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     release: Callable[[], object] | None = None
     call_timeout_s: float | None = None
     keep: Callable[[Any], object] | None = None
+    calls: int = 1

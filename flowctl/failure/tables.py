@@ -309,7 +309,7 @@ CLASSES: Final[dict[str, dict[str, Kind]]] = {
     "concurrent": {"TimeoutError": _FULL},  # the same
     "elastic_transport": {"ConnectionError": _FULL, "ConnectionTimeout": _FULL},
     "elasticsearch": {"ConnectionError": _FULL, "ConnectionTimeout": _FULL},
-    "http": {"IncompleteRead": _FULL, "RemoteDisconnected": _FULL},
+    "http": {"IncompleteRead": _FULL, "BadStatusLine": _FULL},
     "httpcore": {"NetworkError": _FULL, "TimeoutException": _FULL, "RemoteProtocolError": _FULL},
     "httpx": {"NetworkError": _FULL, "TimeoutException": _FULL, "RemoteProtocolError": _FULL},
     "neo4j": {

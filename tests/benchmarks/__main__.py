@@ -14,6 +14,7 @@ from tests.benchmarks import (
     crowd,
     databases,
     flow_sink_bench,
+    http_sink,
     law,
     makespan,
     metrics_bench,
@@ -41,6 +42,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "crowd": crowd.main,
     "databases": databases.main,
     "flow-sink": flow_sink_bench.main,
+    "http": http_sink.main,
     "law": law.main,
     "metrics": metrics_bench.main,
     "page": page_bench.main,
@@ -69,7 +71,7 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
-        "|crowd ...|databases ...|flow-sink ...|law ...|metrics ...|page ...|pacing ..."
+        "|crowd ...|databases ...|flow-sink ...|http ...|law ...|metrics ...|page ...|pacing ..."
         "|pacing-spark ...|partitions ..."
         "|range-driver ...|range-link ...|ranges ...|restart ...|slow-stage ..."
         "|wire ...|control ...|stages ..."

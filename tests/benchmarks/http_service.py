@@ -55,7 +55,9 @@ async def _serve(latency_s: float, at_once: int) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
-                await reader.readuntil(b"\r\n\r\n")
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                if has_body := head.partition(b"content-length:")[2]:
+                    await reader.readexactly(int(has_body.partition(b"\r\n")[0]))
                 async with room:
                     await asyncio.sleep(latency_s)
                 writer.write(_ANSWER)

@@ -95,7 +95,6 @@ def test_without_a_run_each_action_is_another() -> None:
 
 
 def test_a_bulk_sink_that_refuses_a_twentieth_of_the_items_gets_each_once() -> None:
-    pytest.importorskip("httpx", reason="the client of BulkSink, an extra")
     from flowctl_http import BulkSink
 
     asked: Counter[str] = Counter()
@@ -523,5 +522,17 @@ def test_errors_of_a_missing_client_name_the_extra(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtraError, match="httpx is not installed") as caught:
-        HttpSink("http://localhost")
+        HttpSink("http://localhost", client=lambda: None)
     assert caught.value.extra == "http"
+    HttpSink("http://localhost")  # its own client is Python's
+
+
+def test_a_sink_says_how_many_calls_of_a_partition_it_takes(tmp_path: Path) -> None:
+    from flowctl_http import HttpSink
+    from flowctl_sql import SqlSink
+
+    sink = SqlSink(f"sqlite:///{tmp_path}/t.db", table="t")
+    with pytest.raises(ConfigError, match="SqlSink takes 1 at once of each partition, got 2"):
+        flow_sink(sink, target="db", calls=2)
+    assert flow_sink(sink, target="db").task.calls == 1
+    assert flow_sink(HttpSink("http://here"), target="api", calls=32).task.calls == 32

@@ -114,7 +114,7 @@ def test_rows_and_dicts_are_those_that_sparks_own_converter_gives(
     [batch] = given
     wanted = arrow_converter().convert(pa.Table.from_batches([batch]), kind)
     assert shown(given.rows(batch)) == shown(wanted)
-    assert shown(given.dicts(batch)) == shown(list(map(plain_row, wanted)))
+    assert shown(list(given.dicts(batch))) == shown(list(map(plain_row, wanted)))
 
 
 @pytest.mark.usefixtures("zone")
@@ -431,4 +431,4 @@ def test_values_of_text_and_of_records_by_value(tmp_path: Path) -> None:
 def test_a_value_of_a_users_type_is_of_that_type() -> None:
     given = rows_of([(VectorUDT(), [_vector(1.0, 2.0)])])
     [batch] = given
-    assert given.dicts(batch) == [{"c0": Vectors.dense(1.0, 2.0)}]
+    assert list(given.dicts(batch)) == [{"c0": Vectors.dense(1.0, 2.0)}]

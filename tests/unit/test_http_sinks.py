@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="the client of these sinks, an extra")
-
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.delivery.pacers import TargetPacer
@@ -165,7 +163,7 @@ def test_an_answer_that_does_not_end_is_a_refusal(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(HttpSink(service.url), ["x"])
-    monkeypatch.setattr("flowctl_http._client._ANSWER_WAITS_MAX", -1)  # it is late at once
+    monkeypatch.setattr("flowctl_http._connection._ANSWER_WAITS_MAX", -1)  # it is late at once
     with pytest.raises(Exception, match="did not end") as caught:
         write(HttpSink(service.url), ["x"])
     assert refusal_of(caught.value) is not None

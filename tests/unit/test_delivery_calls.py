@@ -1,0 +1,216 @@
+"""Several calls of one partition at once: as many as asked, and each row as exact as with one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from flowctl.bolts.batch import Batch
+from flowctl.delivery.delivery import Delivery
+from flowctl.delivery.pacers import Pacer, TargetPacer
+from flowctl.delivery.plan import Plan, Where
+from flowctl.delivery.sections import Sections, section_of
+from flowctl.errors import RetryLater, UnrunnableError
+from flowctl.failure.classify import refusal_of
+from flowctl.pacing.gates import close_gates
+from flowctl.pacing.target_settings import Limits
+from tests.unit.test_delivery import Letters
+
+T = TypeVar("T")
+_LONG_S = 30.0  # a wait that is over by far when a test passes
+
+
+class Eager:
+    """A pacer that calls again at once."""
+
+    def run(self, call: Callable[[], T], cost: float | None) -> T:
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                if refusal_of(error) is None:
+                    raise
+
+
+def delivery(process: Any, pacer: Pacer | None = None, **plan: Any) -> Delivery:
+    made = Plan(process=process, **{"calls": 4, "rows_max": 1, **plan})
+    return Delivery(made, Where("job", "7"), pacer or Eager())
+
+
+@pytest.mark.parametrize("timeout_s", [None, _LONG_S])
+def test_as_many_calls_as_asked_are_under_way_at_once(timeout_s: float | None) -> None:
+    here, threads = threading.Barrier(4), set()
+
+    def meet(batch: Batch) -> None:
+        threads.add(threading.get_ident())
+        here.wait(_LONG_S)
+
+    tally = delivery(meet, call_timeout_s=timeout_s).run(range(40))
+    assert (tally.written, tally.calls, tally.failed) == (40, 40, 0)
+    assert len(threads) == 4
+
+
+def test_no_thread_is_made_that_has_nothing_to_do() -> None:
+    seen = set()
+    delivery(lambda batch: seen.add(threading.active_count()), calls=1_000).run(range(2))
+    assert max(seen) <= threading.active_count() + 3
+
+
+def test_calls_that_are_async_meet_in_the_event_loop() -> None:
+    here: list[asyncio.Event] = []
+
+    async def meet(batch: Batch) -> None:
+        here.append(own := asyncio.Event())
+        if len(here) % 4 == 0:
+            for each in here:
+                each.set()
+        await asyncio.wait_for(own.wait(), _LONG_S)
+
+    tally = delivery(meet).run(range(40))
+    assert (tally.written, tally.failed) == (40, 0)
+
+
+class Moody:
+    """A target that takes, refuses, takes a part, rejects and fails, as ``seed`` decides."""
+
+    def __init__(self, seed: int, rows: int) -> None:
+        chance = random.Random(seed)
+        self.poison = set(chance.sample(range(rows), 3))
+        self.rejected = set(chance.sample(range(rows), 5)) - self.poison
+        self.taken: Counter[int] = Counter()
+        self._chance, self._lock = chance, threading.Lock()
+
+    def take(self, batch: Batch) -> None:
+        values = list(batch.values)
+        with self._lock:
+            mood = self._chance.random()
+            if mood < 0.1:
+                raise RetryLater("full")
+            left = [i for i in range(len(values)) if mood < 0.3 and self._chance.random() < 0.5]
+            if self.poison & set(values):
+                raise ConnectionAbortedError if mood < 0.2 else ValueError("poison")
+            for index, value in enumerate(values):
+                if index not in left and value in self.rejected:
+                    batch.reject(index, "bad")
+                elif index not in left:
+                    self.taken[value] += 1
+        if left:
+            raise RetryLater("some", again=left)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_row_is_taken_once_or_kept_once(seed: int) -> None:
+    rows, letters = 600, Letters()
+    target = Moody(seed, rows)
+    sections = Sections((number,) for number in range(rows))
+    values = (row[0] for row in sections)
+    plan = Plan(
+        process=target.take, calls=8, rows_max=20, dead_letter=letters, attempts_max=3,
+    )  # fmt: skip
+    where = Where(
+        "job", "7", place=sections.place, rest=sections.rest, section_of=section_of, before=(-1,)
+    )
+    tally = Delivery(plan, where, Eager()).run(values)
+    lost = target.poison | target.rejected
+    assert target.taken == Counter(set(range(rows)) - lost)
+    assert sorted(letter[3] for letter in letters.kept) == sorted(lost)
+    assert [letter[2][-1] for letter in letters.kept] == [letter[3] for letter in letters.kept]
+    assert (tally.rows, tally.written, tally.lost) == (rows, rows - len(lost), len(lost))
+    assert tally.gave_up == len(target.poison)
+
+
+def test_what_is_read_slowly_holds_up_no_call() -> None:
+    """Kind: a place of the target would be held, and a letter wait, until the next row comes."""
+    ended, is_reading = threading.Event(), threading.Event()
+
+    class Tells(Eager):
+        def run(self, call: Callable[[], T], cost: float | None) -> T:
+            made = super().run(call, cost)
+            ended.set()
+            return made
+
+    def rows() -> Iterator[int]:
+        yield 1
+        is_reading.set()
+        assert ended.wait(5.0)
+        yield 2
+
+    assert delivery(lambda batch: is_reading.wait(_LONG_S), Tells()).run(rows()).written == 2
+
+
+def test_an_error_that_ends_the_partition_lets_no_other_call_begin() -> None:
+    """Those under way are waited for; who waits for the target is not."""
+    others, may_end, returned = threading.Barrier(3), threading.Event(), []
+    waits, is_over, held = threading.Event(), threading.Event(), []
+
+    class Holds(Eager):
+        def run(self, call: Callable[[], T], cost: float | None) -> T:
+            if held:
+                return super().run(call, cost)
+            held.append(call)
+            waits.wait(_LONG_S)
+            try:
+                return super().run(call, cost)
+            finally:
+                is_over.set()
+
+    def end(batch: Batch) -> None:
+        number = others.wait(_LONG_S)
+        if number == 0:
+            threading.Timer(0.05, may_end.set).start()
+            raise UnrunnableError("fn", "is wrong.", remedy="Mend it.")
+        assert may_end.wait(_LONG_S)
+        returned.append(number)
+
+    made = delivery(end, Holds())
+    with pytest.raises(UnrunnableError, match="is wrong"):
+        made.run(range(1_000))
+    assert (len(returned), made.tally.calls) == (2, 3)
+    waits.set()
+    assert is_over.wait(_LONG_S)
+    assert made.tally.calls == 3
+
+
+def test_a_source_that_fails_ends_the_partition() -> None:
+    def rows() -> Iterator[int]:
+        yield from range(10)
+        raise OSError("the shuffle is gone")
+
+    with pytest.raises(OSError, match="shuffle"):
+        delivery(lambda batch: None).run(rows())
+
+
+def test_what_belongs_to_a_thread_is_given_back_by_it() -> None:
+    here, called, released = threading.Barrier(4), set(), set()
+
+    def call(batch: Batch) -> None:
+        called.add(threading.get_ident())
+        here.wait(_LONG_S)
+
+    delivery(call, release=lambda: released.add(threading.get_ident())).run(range(4))
+    assert called <= released
+
+
+def test_the_limit_of_the_target_holds_for_all_of_them(request: pytest.FixtureRequest) -> None:
+    """As many threads as asked wait for it, and no more calls than it lets are made at once."""
+    request.addfinalizer(close_gates)
+    now, most, lock = 0, 0, threading.Lock()
+
+    def call(batch: Batch) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        with lock:
+            now -= 1
+
+    pacer = TargetPacer("takes-three", limits=Limits(in_flight_max=3, in_flight_start=3))
+    made = delivery(call, pacer, calls=32)
+    assert made.run(range(300)).written == 300
+    assert 1 <= most <= 3
