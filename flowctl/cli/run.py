@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 _EVENTS = "flowctl.events"
-_DEADLINE = "flowctl.deadline"
 
 
 def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -35,9 +34,8 @@ def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
         ctx.meta[_EVENTS] = {"events.file": str(path)}
 
 
-def _take_deadline(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
-    if text is not None:
-        ctx.meta[_DEADLINE] = seconds_of("--deadline", text)
+def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    return None if text is None else seconds_of("--deadline", text)
 
 
 @click.command()
@@ -59,7 +57,7 @@ def _take_deadline(ctx: click.Context, _: click.Parameter, text: str | None) -> 
 @click.option("--fail-over", "fail_over", metavar="LIMIT",
               help="Fail when more records than this are rejected or dead-lettered: "
               "a count (100) or a share of those done (0.1%).")  # fmt: skip
-@click.option("--deadline", metavar="TIME", expose_value=False, callback=_take_deadline,
+@click.option("--deadline", "deadline_s", metavar="TIME", callback=_seconds,
               help="Save and end after this time, such as 90s, 45min, 2h or 1h30min, with exit code"
               " 124, and say what is left.")  # fmt: skip
 @click.option("--metrics", "metrics", metavar="[HOST:]PORT",
@@ -81,6 +79,7 @@ def run(
     report_path: Path | None,
     dead_letters: Path | None,
     fail_over: str | None,
+    deadline_s: float | None,
     metrics: str | None,
     master: str | None,
     bolt_count: int | None,
@@ -122,7 +121,9 @@ def run(
     _change_bolts(spout, master, bolt_count)
     mode = view_mode(plain, quiet)
     view = page_beside(mode) or mode
-    return run_spout(spout, view=view, report_path=report_path, standby=standby)
+    return run_spout(
+        spout, view=view, report_path=report_path, standby=standby, deadline_s=deadline_s
+    )
 
 
 def run_spout(
@@ -131,10 +132,12 @@ def run_spout(
     view: Any,
     report_path: Path | None,
     standby: bool = False,
+    deadline_s: float | None = None,
 ) -> int:
     """Run ``spout`` and return the exit code; flowctl's errors propagate to ``main``.
 
-    ``standby``: only once no other driver holds the job's lease.
+    ``standby``: only once no other driver holds the job's lease.  ``deadline_s``: the run saves and
+    ends after this time.
     """
     from flowctl.runtime.launch import Interrupted
 
@@ -145,7 +148,7 @@ def run_spout(
                 view=view,
                 resume_hint=resume_command(),
                 report_path=report_path,
-                deadline_s=click.get_current_context().meta.get(_DEADLINE),
+                deadline_s=deadline_s,
             )
     except Interrupted as stopped:
         if is_quiet:  # no view has shown how to resume

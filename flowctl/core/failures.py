@@ -84,6 +84,7 @@ class Failures:
         self.done_before: int = 0
         self.has_dead_letter: bool = keeper is Keeper.DEAD_LETTER
         self._is_caller_keeper = keeper is Keeper.CALLER
+        self._ends_run = keeper is Keeper.NOBODY  # a tuple that is given up does
         self._dead: deque[tuple[FlowTuple, TupleGaveUp]] = deque()
         self._book = book
         self._sends_again = book.guarantee.sends_again
@@ -103,8 +104,10 @@ class Failures:
 
         ``record_index``: the record that was being read, if known.  ``may_be_target``:
         as far as can be seen, the target may be to blame.  ``is_content``: the error is about what
-        was sent, and comes again: once a record has failed alone, it is not tried further.
+        was sent, and comes again: once a record has failed alone, it is not tried further; but if
+        nobody keeps it, so that the run ends, all others are done while it waits.
         """
+        is_content = is_content and not self._ends_run
         self._book.counters.tuples_failed += 1
         flow_tuple.avoid(bolt)
         if (consumer := self._book.bolts.get(bolt)) is not None:

@@ -141,7 +141,9 @@ class Delivery:
         self._clock = clock
         self._sleep = sleep
         self._callers = Callers(plan.calls)
-        self._pieces = Pieces(plan.attempts_max, chance, calls=plan.calls)
+        self._pieces = Pieces(
+            plan.attempts_max, chance, calls=plan.calls, keeps=plan.dead_letter is not None
+        )
         self._rows_per_call = RowsPerCall(plan.rows_max, plan.call_max_s)
         self._bytes_per_call = BytesPerCall(plan.bytes_max)
         self._lost = LostRows(plan, where, self.tally)

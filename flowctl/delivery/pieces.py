@@ -129,13 +129,19 @@ class Pieces:
     ``retries``: those that go again.  ``acked_through``: up to this row all are settled; None: not
     even the first.  ``given_up``: the last row that the target does not have.  ``chance`` gives
     numbers from 0 to 1 for the jitter of back-offs; None: no jitter.  ``calls``: so many are made
-    at once.
+    at once.  ``keeps``: what is given up is kept as a dead letter; else it ends the task.
     """
 
     def __init__(
-        self, attempts_max: int, chance: Callable[[], float] | None = None, *, calls: int = 1
+        self,
+        attempts_max: int,
+        chance: Callable[[], float] | None = None,
+        *,
+        calls: int = 1,
+        keeps: bool = True,
     ) -> None:
         self._attempts_max = attempts_max
+        self._keeps = keeps
         settings = CoreSettings(retry=RetrySettings(attempts_max=attempts_max))
         self._book = Book(settings, Backlog())
         self._book.slots = calls
@@ -214,7 +220,7 @@ class Pieces:
         them.  The target is to blame for :data:`flowctl.core.blame.BAD_END_S` at most.
         """
         first_failed_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
-        is_content = not may_be_target
+        is_content = self._keeps and not may_be_target
         if self._target.fails_for_long(now_s) or not may_be_target:
             self._target.close("", now_s)  # it has answered, or is to blame no longer
             may_be_target = False

@@ -113,11 +113,11 @@ def test_process_raises_always(job: Job) -> None:
     write_lines(job.input, 2_000, poison=1_234)
     driver = job.run("--set", "retry.attempts_max=3", FAULT="raise")
     driver.assert_failed(
-        EXIT_FAILED, "in.log", "failed 2 times", "can't take '1234", ":1234", "Fix process"
+        EXIT_FAILED, "in.log", "failed 3 times", "can't take '1234", ":1234", "Fix process"
     )
     report = driver.report
     assert report["outcome"] == "failed"
-    assert report["tuples_failed"] == 2  # in company, then alone
+    assert report["tuples_failed"] == 3
     done = {line for _, line, _ in rows(job.database)}
     assert 1_234 not in done
     assert len(done) == report["records_acked"], "what was acked is what is written"

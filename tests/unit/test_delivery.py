@@ -420,7 +420,7 @@ def test_the_row_that_was_being_read_is_known_at_once() -> None:
 
 
 def test_without_a_dead_letter_a_row_that_fails_ends_the_partition() -> None:
-    with pytest.raises(ProcessError, match="row 3 of partition 7 failed 3 times: ValueError"):
+    with pytest.raises(ProcessError, match="row 3 of partition 7 failed 5 times: ValueError"):
         deliver(poison(Target(), {3}), range(10))
 
 

@@ -75,7 +75,7 @@ def test_make_installs_the_parts_from_here_in_the_one_call(stamp: str) -> None:
 
 
 OURS = re.compile(
-    r"py\.typed|lua/\w+\.lua|log4j2\.properties|pyproject\.toml|LICENSE|instrumentation/page\.html"
+    r"py\.typed|lua/\w+\.lua|log4j2\.properties|pyproject\.toml|LICENSE|instrumentation/(page|team_page)\.(html|css|js)"
 )
 
 
