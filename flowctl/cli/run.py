@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _EVENTS = "flowctl.events"
+_DEADLINE = "flowctl.deadline"
 
 
 def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -34,8 +35,9 @@ def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
         ctx.meta[_EVENTS] = {"events.file": str(path)}
 
 
-def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    return None if text is None else seconds_of("--deadline", text)
+def _take_deadline(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
+    if text is not None:
+        ctx.meta[_DEADLINE] = seconds_of("--deadline", text)
 
 
 @click.command()
@@ -57,7 +59,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 @click.option("--fail-over", "fail_over", metavar="LIMIT",
               help="Fail when more records than this are rejected or dead-lettered: "
               "a count (100) or a share of those done (0.1%).")  # fmt: skip
-@click.option("--deadline", "deadline_s", metavar="TIME", callback=_seconds,
+@click.option("--deadline", metavar="TIME", expose_value=False, callback=_take_deadline,
               help="Save and end after this time, such as 90s, 45min, 2h or 1h30min, with exit code"
               " 124, and say what is left.")  # fmt: skip
 @click.option("--metrics", "metrics", metavar="[HOST:]PORT",
@@ -79,7 +81,6 @@ def run(
     report_path: Path | None,
     dead_letters: Path | None,
     fail_over: str | None,
-    deadline_s: float | None,
     metrics: str | None,
     master: str | None,
     bolt_count: int | None,
@@ -108,22 +109,19 @@ def run(
     from flowctl.runtime.parts import redis_store
 
     check_writable("--report", report_path)
-    settings = parse_overrides(overrides) | click.get_current_context().meta.get(_EVENTS, {})
+    meta = click.get_current_context().meta
+    settings = parse_overrides(overrides) | meta.get(_EVENTS, {})
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
-    settings |= _metrics_settings(metrics)
     spout = load_spout(job)
-    if settings:
+    if settings := settings | _metrics_settings(metrics):
         spout.settings = spout.settings.with_overrides(settings)
-    if redis_url:
-        spout.checkpoint = redis_store(redis_url)
+    spout.checkpoint = redis_store(redis_url) if redis_url else spout.checkpoint
     _change_letters(spout, dead_letters)
     _change_bolts(spout, master, bolt_count)
-    mode = view_mode(plain, quiet)
-    view = page_beside(mode) or mode
-    return run_spout(
-        spout, view=view, report_path=report_path, standby=standby, deadline_s=deadline_s
-    )
+    view = page_beside(mode := view_mode(plain, quiet)) or mode
+    end_s = meta.get(_DEADLINE)
+    return run_spout(spout, view=view, report_path=report_path, standby=standby, deadline_s=end_s)
 
 
 def run_spout(
