@@ -40,6 +40,13 @@ class Interrupts:
         """Let the next signal raise again: all that must be done is done."""
         self._is_held = False
 
+    def let_in(self) -> None:
+        """Let signals raise again after :meth:`hold`; raise for one that came meanwhile."""
+        self._is_held = False
+        if self.is_hurried:
+            self.is_hurried, self._is_held = False, True
+            raise KeyboardInterrupt
+
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Handle the signals inside the block; signals that the process ignores (nohup) stay

@@ -120,9 +120,11 @@ class Run:
             bolts=self._plan.bolts,
         )
         self._ends_at_s = self.control.clock() + self._deadline_s
+        self._interrupts.hold()  # who sees the view may press Ctrl-C: it has to be told of its end
         self._view.start(job, self._headline())
         self._run_events.started()
         try:
+            self._interrupts.let_in()
             self._open(meter)
             if self._await_work(meter):
                 self._start_bolts()

@@ -101,6 +101,20 @@ def test_losses_are_told_as_without_it() -> None:
     assert_finished(spout_of(reject), view, EXIT_FINISHED_WITH_LOSSES)
 
 
+class InterruptsAsItIsShown(Witness):
+    def start(self, job: str, headline: str) -> None:
+        super().start(job, headline)
+        interrupt()
+
+
+def test_as_the_view_appears() -> None:
+    """Kind: whoever sees that a run has begun stops it, and is told nothing."""
+    view = InterruptsAsItIsShown()
+    assert run_spout(spout_of(), view=view, report_path=None) == EXIT_INTERRUPTED
+    assert view.report.outcome == "interrupted"
+    assert any("saved" in said for said in view.messages), view.messages
+
+
 def test_a_run_with_more_to_read_was_interrupted() -> None:
     class More(ListProducer):
         """Has given all there is, and does not know that nothing will follow."""
