@@ -58,6 +58,8 @@ class MariaDb:
                     "--no-defaults",
                     f"--user={getpass.getuser()}",
                     f"--datadir={data}",
+                    # A server that starts removes what others have in a directory they share.
+                    f"--tmpdir={data}",
                     f"--lc-messages-dir={root / 'usr/share/mysql'}",
                     f"--character-sets-dir={root / 'usr/share/mysql/charsets'}",
                     # So it needs no tables of its own, which a script in perl would make.

@@ -203,7 +203,7 @@ def test_a_partition_with_a_hole_is_paused_and_the_others_go_on(
 ) -> None:
     # In which order the client fetches partitions is its own affair: if the one with the hole comes
     # last, nothing is left to be paused for, so it gets another try.
-    assert any(_is_paused_at_a_hole(kafka, f"{topic}-try{n}") for n in range(5))
+    assert any(_is_paused_at_a_hole(kafka, f"{topic}-try{n}") for n in range(15))
 
 
 def _is_paused_at_a_hole(kafka: MockKafka, topic: str) -> bool:
