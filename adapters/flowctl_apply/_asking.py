@@ -174,7 +174,7 @@ _T = TypeVar("_T")
 
 _MARK_BYTES: Final = 8  # random, so that no two batches share it
 _REASON_CHARS_MAX: Final = 500
-# A reader is opened anew beyond a gap of so many rows: a row group that is skipped costs less.
+# Beyond a gap of so many rows the file is opened again: skipping a row group costs less.
 _GAP_ROWS: Final = 10_000
 
 

@@ -1,7 +1,7 @@
 """Add the results of a finished job to a Delta table by one commit that names their files.
 
 The files are already in the table's directory, so nothing is copied, unless the table is
-partitioned: then the driver writes the rows anew.  The commit carries one of
+partitioned: then the driver writes the rows once more.  The commit carries one of
 Delta's application transactions, by which a repeated run sees that the commit was made.
 """
 

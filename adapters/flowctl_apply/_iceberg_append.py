@@ -1,7 +1,7 @@
 """Add the results of a finished job to an Iceberg table, by one commit of pyiceberg.
 
 The files of a table without partitions are named by the commit where they are; rows of others are
-written anew.  The snapshot carries the job's run, by which a repeated run sees that it was made.
+copied into it.  The snapshot carries the job's run, by which a repeated run sees that it was made.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class DynamoSink(_AwsSink):
         client: Callable[[], Any] | None = None,
     ) -> None:
         if not table:
-            raise ConfigError("table", f"{table!r} is no name.", remedy="Give a text.")
+            raise ConfigError("table", "is empty.", remedy="Name the table.")
         if action not in ("put", "delete"):
             raise ConfigError("action", f"{action!r} is unknown.", remedy="Give put or delete.")
         super().__init__(
@@ -231,7 +231,7 @@ class KinesisSink(_AwsSink):
         client: Callable[[], Any] | None = None,
     ) -> None:
         if not stream:
-            raise ConfigError("stream", f"{stream!r} is no name.", remedy="Give a text.")
+            raise ConfigError("stream", "is empty.", remedy="Name the stream.")
         if not partition_key:
             raise ConfigError("partition_key", "is empty.", remedy="Name a column.")
         super().__init__(

@@ -26,7 +26,7 @@ _SETTINGS = ("_headers", "_timeout_s", "_make", "_compression")
 class _Sender(Protocol):
     """Sends a request, and raises for any status but 2xx; for one thread at a time.
 
-    One that failed can be used again: it connects anew.
+    One that failed can be used again: it opens another connection.
     """
 
     @property

@@ -122,7 +122,7 @@ class OpenAIBatch(_Batches):
     saved.
 
     Raises :class:`ConfigError` for invalid arguments, and
-    :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).
+    :class:`flowctl.errors.MissingExtraError` for ``client`` without httpx (extra ``http``).
     """
 
     @check_arguments("request", "result", "headers", "endpoint", "client")
@@ -144,7 +144,9 @@ class OpenAIBatch(_Batches):
     ) -> None:
         if not endpoint.startswith("/"):
             raise ConfigError(
-                "endpoint", f"{endpoint!r} is no path.", remedy="Give '/v1/chat/completions'."
+                "endpoint",
+                f"{endpoint!r} does not begin with '/'.",
+                remedy="Give a path such as '/v1/chat/completions'.",
             )
         given = _Given(
             request=request, result=result, rows_max=rows_max, bytes_max=bytes_max,
@@ -278,7 +280,7 @@ class AnthropicBatch(_Batches):
     ``custom_id`` once it has ended.
 
     Raises :class:`ConfigError` for invalid arguments, and
-    :class:`flowctl.errors.MissingExtraError` without httpx (extra ``http``).
+    :class:`flowctl.errors.MissingExtraError` for ``client`` without httpx (extra ``http``).
     """
 
     @check_arguments("request", "result", "headers", "client")

@@ -133,7 +133,7 @@ class HttpSink:
             _refuse_unclear(response)
 
     def _content(self, rows: Any, batch: Batch) -> tuple[bytes, str]:
-        """Return the body and its content type; "": there is no row."""
+        """Return the body and its content type, which is "" if there is no row to send."""
         if isinstance(self._body, str):
             content = body_of(rows, batch, self._body)
             return content, FORMS[self._body] if content else ""

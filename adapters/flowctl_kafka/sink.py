@@ -73,11 +73,13 @@ class KafkaSink(ItemSink):
         check_numbers(timeout_s=timeout_s)
         if timeout_s > _TIMEOUT_MAX_S:
             raise ConfigError(
-                "timeout_s", f"is {timeout_s!r}, and a day at most.", remedy="Give seconds."
+                "timeout_s", f"is {timeout_s!r}: more than a day.", remedy="Give fewer seconds."
             )
         for name, text in (("topic", topic), ("servers", servers)):
-            if not text or not (callable(topic) or isinstance(text, str)):
-                raise ConfigError(name, f"{text!r} is no name.", remedy="Give a text.")
+            is_function = name == "topic" and callable(text)
+            if not text or not (is_function or isinstance(text, str)):
+                what = "a topic or a function" if name == "topic" else "host:port of the brokers"
+                raise ConfigError(name, f"{text!r} is not a str.", remedy=f"Give {what}.")
         for name, given in (("topic", topic), ("value", value), ("key", key), ("headers", headers)):
             if callable(given):
                 check_plain(given, name)
