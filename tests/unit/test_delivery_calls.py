@@ -77,9 +77,13 @@ def test_calls_that_are_async_meet_in_the_event_loop() -> None:
 
 
 class Moody:
-    """A target that takes, refuses, takes a part, rejects and fails, as ``seed`` decides."""
+    """A target that takes, refuses, takes a part, rejects and fails, as ``seed`` decides.
 
-    def __init__(self, seed: int, rows: int) -> None:
+    A call of more than ``most`` rows is too large.
+    """
+
+    def __init__(self, seed: int, rows: int, most: int) -> None:
+        self.most, self.too_large = most, 0
         chance = random.Random(seed)
         self.poison = set(chance.sample(range(rows), 3))
         self.rejected = set(chance.sample(range(rows), 5)) - self.poison
@@ -92,6 +96,9 @@ class Moody:
             mood = self._chance.random()
             if mood < 0.1:
                 raise RetryLater("full")
+            if len(values) > self.most:
+                self.too_large += 1
+                raise RuntimeError("payload too large")
             left = [i for i in range(len(values)) if mood < 0.3 and self._chance.random() < 0.5]
             if self.poison & set(values):
                 raise ConnectionAbortedError if mood < 0.2 else ValueError("poison")
@@ -104,10 +111,11 @@ class Moody:
             raise RetryLater("some", again=left)
 
 
+@pytest.mark.parametrize("most", [20, 7])
 @pytest.mark.parametrize("seed", range(4))
-def test_each_row_is_taken_once_or_kept_once(seed: int) -> None:
+def test_each_row_is_taken_once_or_kept_once(seed: int, most: int) -> None:
     rows, letters = 600, Letters()
-    target = Moody(seed, rows)
+    target = Moody(seed, rows, most)
     sections = Sections((number,) for number in range(rows))
     values = (row[0] for row in sections)
     plan = Plan(
@@ -123,6 +131,7 @@ def test_each_row_is_taken_once_or_kept_once(seed: int) -> None:
     assert [letter[2][-1] for letter in letters.kept] == [letter[3] for letter in letters.kept]
     assert (tally.rows, tally.written, tally.lost) == (rows, rows - len(lost), len(lost))
     assert tally.gave_up == len(target.poison)
+    assert (target.too_large > 0) == (most == 7)
 
 
 def test_what_is_read_slowly_holds_up_no_call() -> None:
