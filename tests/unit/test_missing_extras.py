@@ -93,13 +93,15 @@ def test_cryptography(hide: Hide) -> None:
 
 def without(module: str, statement: str) -> subprocess.CompletedProcess[str]:
     """Run ``statement`` in a new interpreter without ``module``: here it is imported already."""
-    return subprocess.run(
-        [sys.executable, "-c", f"import sys\nsys.modules[{module!r}] = None\n{statement}"],
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'adapters'}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as place:  # where a job leaves its checkpoint
+        return subprocess.run(
+            [sys.executable, "-c", f"import sys\nsys.modules[{module!r}] = None\n{statement}"],
+            cwd=place,
+            env={"PYTHONPATH": f"{ROOT}:{ROOT / 'adapters'}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 @pytest.mark.parametrize(
