@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
 from flowctl.errors import JobError, UnrunnableError
+from flowctl_sql._casts import TableColumns
 from flowctl_sql._dialect import checked_columns
 from flowctl_sql._rows import Insert, Prepared, place_of
 from flowctl_sql._values import as_json
@@ -123,6 +124,18 @@ class Columns:
             name not in self.columns or self.table.column(self.columns.index(name)).null_count
             for name in columns
         )
+
+    def changed_by(self, table: TableColumns) -> bool:
+        """Whether a column of ``table`` would make another value of one of these."""
+        for name, kind, column in zip(self.columns, self.kinds, self.table.columns, strict=True):
+            cast = table.cast_of(name)
+            if cast is not None and kind in cast.arrow:
+                try:
+                    if cast.changes(_pylist(column)):
+                        return True
+                except _NO_PYTHON:  # as rows, it is named
+                    return True
+        return False
 
     def as_rows(self, batch: Batch) -> Prepared:
         """Return the rows as tuples; :class:`JobError` for a value that Python can't hold."""

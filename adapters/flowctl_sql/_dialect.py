@@ -30,6 +30,8 @@ _PLACEHOLDERS = {  # {} is the parameter's number
     "numeric": ":{}",
     "named": ":{}",  # oracledb takes a sequence for :1, :2
 }
+# SQLAlchemy's names.
+MYSQL_NAMES = ("mysql", "mariadb")
 _POSTGRES_DRIVERS = ("psycopg", "psycopg2", "pg8000")
 
 # flowctl's tables in SQLite and PostgreSQL, which both compare text and bytes byte by byte.
@@ -72,6 +74,12 @@ class Dialect(msgspec.Struct, frozen=True):
         """Return ``count`` placeholders, separated by commas."""
         placeholder = _PLACEHOLDERS[self.paramstyle]
         return ", ".join([placeholder.format(number) for number in range(1, count + 1)])
+
+    def about_table(self, statement: str, table: str) -> tuple[str, tuple[str, ...]]:
+        """Return a question to MySQL's information_schema, which names {schema}, and parameters."""
+        schema, _, name = table.rpartition(".")
+        asked = statement.format(schema="?" if schema else "DATABASE()")
+        return self.fill(asked), (schema, name) if schema else (name,)
 
     def fill(self, statement: str) -> str:
         """Replace each ``?`` in one of flowctl's own statements by this driver's placeholder."""

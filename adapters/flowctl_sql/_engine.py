@@ -11,7 +11,7 @@ from flowctl.errors import ConfigError, MissingExtraError, without_secrets
 from flowctl_sql import _refusals
 from flowctl_sql._bounds import CONNECT_MAX_S, IDLE_MAX_S, LOCK_MAX_S, bound_socket
 from flowctl_sql._database import Opened, bound_postgres, refuse_autocommit
-from flowctl_sql._dialect import Dialect, PortableDialect, checked_paramstyle
+from flowctl_sql._dialect import MYSQL_NAMES, Dialect, PortableDialect, checked_paramstyle
 from flowctl_sql._sqlite import SqliteFile, Synchronous, file_at
 from flowctl_sql._tables import ddl
 
@@ -108,7 +108,6 @@ _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 _PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
 # The connect() argument for the time-out of each driver that has one.
 _WITH_CONNECT_TIMEOUT = ("psycopg", "psycopg2", "pymysql", "mysqldb")
-_MYSQL = ("mysql", "mariadb")
 
 
 class Engine:
@@ -155,7 +154,7 @@ class Engine:
     def _bound(self, connection: Any, dialect: sqlalchemy.Dialect) -> float:
         if dialect.name == "postgresql":
             return bound_postgres(connection, self._timeout_s)
-        if dialect.name in _MYSQL:
+        if dialect.name in MYSQL_NAMES:
             is_mariadb = bool(getattr(dialect, "is_mariadb", False))
             bound(connection, lock_max_s=self._timeout_s, is_mariadb=is_mariadb)
         return 0.0  # these databases wait by themselves and name no holder of a lock
@@ -165,7 +164,7 @@ class Engine:
             self._file.begin(connection)
 
     def check_table(self, cursor: Any, dialect: Dialect, table: str) -> None:
-        if self._url.get_backend_name() in _MYSQL:
+        if self._url.get_backend_name() in MYSQL_NAMES:
             check_engine(cursor, dialect, table)
 
     def is_refusal(self, error: BaseException, *, connected: bool = True) -> bool:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 from flowctl.logs import ModuleLogger
 from flowctl_sql._bounds import (
@@ -24,6 +23,7 @@ from flowctl_sql._bounds import (
     STALLED_S,
     bound_socket,
 )
+from flowctl_sql._casts import POSTGRES, TableColumns
 from flowctl_sql._dialect import Dialect
 
 # psycopg sends an executemany as a pipeline, and the rows of a COPY as messages; the server does
@@ -62,7 +62,10 @@ _END_STALLED = (
 _COLUMNS = (
     "SELECT attname, atttypid IN ('json'::regtype, 'jsonb'::regtype), "
     "atttypid IN ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype) "
-    "AND attcollation IN (100, 950, 951), atttypid = 'timestamptz'::regtype FROM pg_attribute "
+    "AND attcollation IN (100, 950, 951), atttypid = 'timestamptz'::regtype, "
+    # that of a domain is of the type below it
+    "format_type(COALESCE(NULLIF(t.typbasetype, 0), t.oid), NULL) "
+    "FROM pg_attribute JOIN pg_type t ON t.oid = atttypid "
     "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
 _LOCK_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"
@@ -176,23 +179,14 @@ def _described(found: Any) -> str:
     return f"{who or 'a session without a name'} (backend {pid}{doing}){since}"
 
 
-class Columns(NamedTuple):
-    """The columns of a table; which are json or jsonb, in which texts are equal only if they
-    differ in nothing but spaces at the end, and which hold instants."""
-
-    names: Sequence[str] = ()
-    json: Set[str] = frozenset()
-    plain_text: Set[str] = frozenset()
-    zoned: Set[str] = frozenset()
-
-
-def columns_of(cursor: Any, dialect: Dialect, table: str) -> Columns:
+def columns_of(cursor: Any, dialect: Dialect, table: str) -> TableColumns:
     """Return what PostgreSQL says about the columns of ``table``."""
     cursor.execute(dialect.fill(_COLUMNS), (dialect.quoted(table),))
     found = cursor.fetchall()
-    return Columns(
+    return TableColumns(
         [name for name, *_ in found],
-        {name for name, is_json, *_ in found if is_json},
-        {name for name, _, is_text, _ in found if is_text},
-        {name for name, *_, is_zoned in found if is_zoned},
+        frozenset(name for name, is_json, *_ in found if is_json),
+        frozenset(name for name, _, is_text, *_ in found if is_text),
+        frozenset(name for name, *_, is_zoned, _ in found if is_zoned),
+        {name: POSTGRES[kind] for name, *_, kind in found if kind in POSTGRES},
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate, chain, compress, groupby, repeat
-from operator import countOf, itemgetter, ne
+from operator import countOf, itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
 from flowctl.errors import JobError, UnrunnableError
+from flowctl_sql._casts import Cast, TableColumns
 from flowctl_sql._dialect import checked_columns
 from flowctl_sql._values import Unfit, UnfitError, as_json, as_python
 
@@ -122,9 +122,12 @@ class Prepared(msgspec.Struct, frozen=True):
         ]
         return msgspec.structs.replace(self, rows=rows)
 
-    def unfit(self, batch: Batch, unfit: Unfit) -> JobError:
-        """Return the error that names the record and the column of an unfit value."""
-        columns = self.shapes[unfit.row] if self.shapes is not None else self.columns
+    def unfit(self, batch: Batch, unfit: Unfit, columns: Sequence[str] | None = None) -> JobError:
+        """Return the error that names the record and the column of an unfit value.
+
+        ``columns``: those of its row, where the rows don't say.
+        """
+        columns = columns or (self.columns if self.shapes is None else self.shapes[unfit.row])
         column = f"column {columns[unfit.at]}" if columns else f"value {unfit.at + 1}"
         place = place_of(batch, self._record_of(unfit.row, batch))
         problem = f"{place}: {column} is {unfit.why}."
@@ -171,27 +174,26 @@ class Prepared(msgspec.Struct, frozen=True):
             remedy="Give each row its key, or leave the record out: batch.reject(record, reason).",
         )
 
-    def refuse_nan(self, batch: Batch, table: Sequence[str], numbers: Set[str]) -> None:
-        """Raise :class:`JobError` for the first NaN: SQLite would store NULL.
-
-        ``table`` has the table's columns; only those in ``numbers`` are checked.  Both are in lower
-        case.
-        """
+    def refuse_casts(self, batch: Batch, table: TableColumns) -> None:
+        """Raise :class:`JobError` for the first value of which its column would make another."""
+        if not table.casts:
+            return
         for columns, rows in self.inserts():
             # The database itself rejects rows that are shorter than the table.
-            for index, column in enumerate((columns or table)[: len(rows[0])]):
-                if column.lower() in numbers:
-                    values = [row[index] for row in rows]
-                    if _has_nan(values):
-                        raise self._nan(batch, column)
+            for at, column in enumerate((columns or table.names)[: len(rows[0])]):
+                cast = table.cast_of(column)
+                if cast is not None and cast.changes([row[at] for row in rows]):
+                    raise self._cast(batch, column, table.names, cast)
 
-    def _nan(self, batch: Batch, column: str) -> JobError:
-        bad = next(n for n, row in enumerate(self.rows) if _has_nan(row))
-        place = place_of(batch, self._record_of(bad, batch))
-        return JobError(
-            f"{place}: column {column} is NaN, for which SQLite stores NULL.",
-            remedy="Pass None for NULL, or leave the record out: batch.reject(record, reason).",
+    def _cast(self, batch: Batch, column: str, table: Sequence[str], cast: Cast) -> JobError:
+        shapes = self.shapes or [self.columns or tuple(table)] * len(self.rows)
+        number, at = next(
+            (number, shape.index(column))
+            for number, (shape, row) in enumerate(zip(shapes, self.rows, strict=True))
+            if column in shape and cast.changes([row[shape.index(column)]])
         )
+        unfit = Unfit(number, at, cast.why, cast.remedy, cast.is_type)
+        return self.unfit(batch, unfit, shapes[number])
 
 
 def prepare(
@@ -318,13 +320,6 @@ def _runs(
 def place_of(batch: Batch, index: int) -> str:
     """Return where a record comes from, for errors."""
     return f"partition {batch.span.partition}, position {show(batch[index].position)}"
-
-
-def _has_nan(values: Sequence[Any]) -> bool:
-    try:
-        return any(map(ne, values, values))  # only NaN differs from itself
-    except (TypeError, ValueError):  # arrays, which compare value by value
-        return any(math.isnan(value) for value in values if isinstance(value, float))
 
 
 class _BadRow(Exception):

@@ -20,10 +20,11 @@ from flowctl.errors import ConfigError, RetryLater
 from flowctl.logs import ModuleLogger
 from flowctl_sql import _postgres
 from flowctl_sql._bounds import END_STALLED_EVERY_S
+from flowctl_sql._casts import KINDS_OF_MYSQL, TableColumns, of_mysql
 from flowctl_sql._columns import Columns
 from flowctl_sql._copy import Copies, CopyRefused
 from flowctl_sql._database import Database
-from flowctl_sql._dialect import OWN_TABLES
+from flowctl_sql._dialect import MYSQL_NAMES, OWN_TABLES
 from flowctl_sql._inserts import Inserts, RowCounts, driver_of
 from flowctl_sql._ledger import Ledger, not_covered
 from flowctl_sql._refusals import (
@@ -79,8 +80,7 @@ class Session:
         self._copies: Copies | None = None  # with psycopg
         self._table = table
         self._sink = name
-        self._numbers: tuple[list[str], set[str]] = ([], set())  # with SQLite, see columns_of
-        self._columns = _postgres.Columns()  # with PostgreSQL
+        self._columns = TableColumns()
         row_counts = RowCounts(table, database.label)
         self._inserts = Inserts(self.cursor, dialect, table, row_counts, on_conflict)
         if driver_of(self.cursor) == "psycopg":
@@ -258,7 +258,8 @@ class Session:
         return self._as_rows(given, batch)
 
     def _takes(self, columns: Columns) -> bool:
-        if self._copies is None or columns.has_null(self._key):  # then the record is looked for
+        # Then the record is looked for, row by row.
+        if self._copies is None or columns.has_null(self._key) or columns.changed_by(self._columns):
             return False
         return self._copies.takes(columns.table, columns.columns)
 
@@ -281,16 +282,12 @@ class Session:
             raise prepared.unfit(batch, unfit) from error
 
     def _refuse_unfit(self, prepared: Prepared, batch: Batch) -> None:
-        """Raise :class:`JobError` for rows of unequal widths, without a key, or with a lost NaN.
-
-        A NaN would be lost in a column of numbers where NULL is stored for it.
-        """
+        """Raise :class:`JobError` for rows of unequal widths, without a key, or for a value of
+        which the column would make another."""
         prepared.refuse_widths(batch)
         if self._on_conflict is not None:
             prepared.refuse_keyless(batch, self._key)
-        table, numbers = self._numbers
-        if numbers:
-            prepared.refuse_nan(batch, table, numbers)
+        prepared.refuse_casts(batch, self._columns)
 
     def _take(self, batch: Batch) -> bool:
         for _ in range(_FIRST_ROW_TRIES - 1):
@@ -326,16 +323,24 @@ class Session:
             self._check_updated(self._on_conflict.update or ())
             check = self._on_conflict.check_table
             self._inserts.indexes = check(self.cursor, self._dialect, self._table)
-        if self._is_postgres:
-            self._columns = _postgres.columns_of(self.cursor, self._dialect, self._table)
+        self._columns = self._found_columns()
         if self._copies is not None:
             self._copies.look()
         if self._dialect.name == "sqlite":
-            self._numbers = columns_of(self.connection, self._table)
             self._inserts.joins = takes_several(self.connection, self._table)
         self._roll_back()
         if not self._dialect.has_transactions:
             self._prove_rollback()
+
+    def _found_columns(self) -> TableColumns:
+        if self._is_postgres:
+            return _postgres.columns_of(self.cursor, self._dialect, self._table)
+        if self._dialect.name == "sqlite":
+            return columns_of(self.connection, self._table)
+        if self._dialect.name in MYSQL_NAMES:
+            self.cursor.execute(*self._dialect.about_table(KINDS_OF_MYSQL, self._table))
+            return of_mysql(self.cursor.fetchall())
+        return TableColumns()
 
     def _check_updated(self, columns: Sequence[str]) -> None:
         """Raise :class:`ConfigError` for one that the table has not: it would never be updated."""

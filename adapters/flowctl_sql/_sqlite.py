@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from flowctl.errors import ConfigError, UnrunnableError
+from flowctl_sql._casts import LOST_NAN, TableColumns
 from flowctl_sql._refusals import is_locked, is_refusal, sqlite_locked
 
 Synchronous = Literal["NORMAL", "FULL"]
@@ -81,17 +82,15 @@ class SqliteFile(msgspec.Struct, frozen=True):
             raise sqlite_locked(self.path, self.timeout_s) from error
 
 
-def columns_of(connection: sqlite3.Connection, table: str) -> tuple[list[str], set[str]]:
-    """Return the columns of ``table``, and those of them not declared as text or bytes.
-
-    Names are in lower case, since SQLite ignores case in them.
-    """
+def columns_of(connection: sqlite3.Connection, table: str) -> TableColumns:
+    """Return the columns of ``table``; those not declared as text or bytes make NULL of NaN."""
     schema, _, name = table.rpartition(".")
     pragma = f'PRAGMA "{schema}".table_info("{name}")' if schema else f'PRAGMA table_info("{name}")'
-    declared = [(row[1].lower(), row[2].upper()) for row in connection.execute(pragma)]
+    declared = [(row[1], row[2].upper()) for row in connection.execute(pragma)]
     text = ("CHAR", "CLOB", "TEXT", "BLOB")  # sqlite.org/datatype3.html, 3.1
-    numbers = {name for name, kind in declared if not any(part in kind for part in text)}
-    return [name for name, _ in declared], numbers
+    numbers = [name for name, kind in declared if not any(part in kind for part in text)]
+    casts = {name.lower(): LOST_NAN for name in numbers}
+    return TableColumns([name for name, _ in declared], casts=casts, any_case=True)
 
 
 def takes_several(connection: sqlite3.Connection, table: str) -> bool:

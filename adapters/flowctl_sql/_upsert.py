@@ -8,14 +8,13 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import msgspec
 
 from flowctl.errors import ConfigError, JobError
-from flowctl_sql._dialect import Dialect, checked_columns
+from flowctl_sql._dialect import MYSQL_NAMES, Dialect, checked_columns
 
 Mode: TypeAlias = Literal["insert", "upsert", "ignore"]
 
 _MODES: Final = get_args(Mode)
-_MYSQL: Final = ("mysql", "mariadb")
 # SQLAlchemy's names of the dialects whose INSERT takes such a clause.
-_KNOWN: Final = ("sqlite", "postgresql", *_MYSQL)
+_KNOWN: Final = ("sqlite", "postgresql", *MYSQL_NAMES)
 # The unique indexes of a table, a line for each of their columns.
 _INDEXES: Final = (
     "SELECT index_name, column_name FROM information_schema.statistics"
@@ -38,7 +37,7 @@ class OnConflict(msgspec.Struct, frozen=True):
     def clause(self, dialect: Dialect, columns: Sequence[str]) -> str:
         """Return what follows ``INSERT … VALUES (…)`` for rows with ``columns``."""
         quoted = [dialect.quote(column) for column in self.updated(columns, dialect)]
-        if dialect.name in _MYSQL:
+        if dialect.name in MYSQL_NAMES:
             # VALUES(): also MariaDB knows it.  A column that stays as it is: IGNORE would also
             # ignore that a value does not fit.
             kept = dialect.quote((self.key or columns)[0])
@@ -70,11 +69,9 @@ class OnConflict(msgspec.Struct, frozen=True):
                 f"{self.mode!r} is not known for {dialect.name}.",
                 remedy="Insert into a staging table, and merge from there.",
             )
-        if dialect.name not in _MYSQL:
+        if dialect.name not in MYSQL_NAMES:
             return []
-        schema, _, name = table.rpartition(".")
-        asked = _INDEXES.format(schema="?" if schema else "DATABASE()")
-        cursor.execute(dialect.fill(asked), (schema, name) if schema else (name,))
+        cursor.execute(*dialect.about_table(_INDEXES, table))
         indexes: dict[str, set[str]] = {}
         for index, column in cursor.fetchall():
             indexes.setdefault(str(index), set()).add(str(column).lower())

@@ -17,6 +17,8 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
+from flowctl_sql._dialect import MYSQL_NAMES
+
 _Convert: TypeAlias = Callable[[Any], Any]
 
 # Types that all drivers know.  Rows with only these are checked once, by their types.
@@ -24,7 +26,6 @@ _KNOWN = frozenset({int, float, str, bytes, bool, type(None), date, timedelta, D
 _NATIVE = (float, bytes, type(None))  # beside int and str
 # What DataFrames and other databases have, and SQLite can't store: a column has it in all rows.
 _NOT_IN_SQLITE = (Decimal, time, timedelta, UUID)
-_MYSQL = ("mysql", "mariadb")
 _PACKAGES = ("numpy", "pandas")  # packages whose scalars are converted
 # Errors that drivers raise for values that they can't pass on, or that the database can't read.
 _BINDING_ERRORS = frozenset(
@@ -72,7 +73,7 @@ def as_python(rows: Sequence[tuple[Any, ...]], dialect: str) -> Sequence[tuple[A
     ``dialect`` is SQLAlchemy's name of the dialect.  Raises :class:`UnfitError` for a value that
     the driver would store as something else.
     """
-    if dialect not in _MYSQL and sys.modules.keys().isdisjoint(_PACKAGES):
+    if dialect not in MYSQL_NAMES and sys.modules.keys().isdisjoint(_PACKAGES):
         return rows  # neither is loaded: checking each value takes a tenth of a write
     unknown = set(map(type, chain.from_iterable(rows))) - _KNOWN
     found = {kind: convert for kind in unknown if (convert := _converter(kind, dialect))}
@@ -100,7 +101,7 @@ def _converter(kind: type, dialect: str) -> _Convert | None:
         convert = _of_numpy(kind, dialect)
     elif "pandas" in packages:
         convert = _PANDAS.get(kind.__name__)
-    if dialect not in _MYSQL:
+    if dialect not in MYSQL_NAMES:
         return convert
     if issubclass(kind, datetime) or convert is not None:
         inner = convert or _same

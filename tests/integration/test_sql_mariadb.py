@@ -6,7 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -70,6 +70,21 @@ def test_replays_overlaps_fencing_and_forgetting(sink: SqlSink, server: Any) -> 
     assert sink.forget("job") and not sink.forget("job")
     sink.unfence("job")
     assert write_numbers(sink, 0, 1, epoch=1) == (1, 0)
+
+
+def test_a_value_that_a_column_of_another_kind_would_change_is_refused(server: Any) -> None:
+    """MariaDB rounds a number and drops the time of a moment with a note that nobody reads."""
+    server.execute("DROP TABLE IF EXISTS kinds")
+    server.execute("CREATE TABLE kinds (N INT, d DATE, t TIME(6))")
+    sink = SqlSink(server.url, table="kinds")
+    day, noon = datetime(2024, 2, 29), datetime(2024, 2, 29, 12)
+    fine = {"N": 2.0, "d": day, "t": timedelta(3)}
+    for bad in ({"N": 2.5}, {"d": noon}, {"t": noon}):
+        with pytest.raises(JobError, match=f"column {next(iter(bad))} is "):
+            sink.write([fine | bad], batch=batch([1]))
+    sink.write([fine], batch=batch([1]))
+    sink.close()
+    assert list(server.execute("SELECT * FROM kinds")) == [(2, day.date(), timedelta(3))]
 
 
 def test_names_that_its_collation_takes_for_one(sink: SqlSink, server: Any) -> None:

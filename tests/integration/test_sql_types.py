@@ -1,7 +1,8 @@
 """Each type of a DataFrame into each type of column of PostgreSQL, and back: equal, or refused.
 
-Where PostgreSQL's own INSERT casts to another value in silence, SqlSink does as it does: these
-pairs are listed, so that a new one is noticed.
+In a column of another kind PostgreSQL's own INSERT stores other values in silence (2 for 2.5, a day
+for a moment): SqlSink refuses them.  How precise a column is, is its own affair: those pairs are
+listed, so that a new one is noticed.
 """
 
 from __future__ import annotations
@@ -52,27 +53,15 @@ ARROW: Final[dict[str, tuple[Any, list[Any], str]]] = {
     ),
     "map": (pa.map_(pa.string(), pa.int64()), [[("a", 1), ("b", None)]], "json"),
 }  # fmt: skip
-# Where PostgreSQL's INSERT takes another value in silence, by column: it rounds, cuts or drops.
-_ROUNDED: Final = {"float", "double", "decimal"}
+# Where the column's own precision says what is kept, in silence: digits, parts of a second.
 CAST: Final[dict[str, set[str]]] = {
-    "smallint": _ROUNDED,
-    "integer": _ROUNDED,
-    "bigint": _ROUNDED,
-    "posint": _ROUNDED,
     "numeric": {"double"},  # 15 digits
     "numeric(10,2)": {"double", "decimal"},
     "real": {"int", "long", "double", "decimal"},
     "double precision": {"long"},
-    "date": {"timestamp", "timestamp_ntz"},  # the time
-    "time": {"timestamp", "timestamp_ntz", "interval"},  # the day
-    "timestamp(0)": {"timestamp", "timestamp_ntz"},  # parts of seconds
-    "bytea": {"ints", "strings"},  # the text of an array
-    "integer[]": {"doubles"},
-    "bigint[]": {"doubles"},
+    "timestamp(0)": {"timestamp", "timestamp_ntz"},
     "numeric[]": {"doubles"},
     "money": {"decimal"},  # cents
-    "oid": {"byte", "short"},  # below 0
-    '"char"': {"ints", "string", "strings"},  # the first byte
 }
 
 

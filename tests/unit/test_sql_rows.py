@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, namedtuple
+from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from flowctl.errors import ConfigError, JobError, UnrunnableError
 from flowctl_sql import SqlSink, _rows
+from flowctl_sql._casts import LOST_NAN, POSTGRES, TableColumns, of_mysql
 from tests.sql_parts import batch_of, new_sink, query
 
 Point = namedtuple("Point", "number line")
@@ -58,6 +61,10 @@ def test_rows_with_other_keys_are_inserted_apart() -> None:
     ]
 
 
+def table_with(*numbers: str) -> TableColumns:
+    return TableColumns(["n", "x"], casts=dict.fromkeys(numbers, LOST_NAN), any_case=True)
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
@@ -68,12 +75,47 @@ def test_rows_with_other_keys_are_inserted_apart() -> None:
         ([None, [(1, "a"), (2, math.nan)]], "position 2: column x is NaN"),
     ],
 )
-def test_nan_is_found(rows: list[Any], said: str) -> None:
+def test_a_value_that_a_column_would_change_is_found(rows: list[Any], said: str) -> None:
     batch = batch_of([1, 2])
     with pytest.raises(JobError, match=said):
-        _rows.prepare(rows, batch, None).refuse_nan(batch, ["n", "x"], {"n", "x"})
+        _rows.prepare(rows, batch, None).refuse_casts(batch, table_with("n", "x"))
     good = [(math.inf, math.nan), (None, "b")]
-    _rows.prepare(good, batch, None).refuse_nan(batch, ["n", "x"], {"n"})
+    _rows.prepare(good, batch, None).refuse_casts(batch, table_with("n"))
+
+
+DAY, NOON = datetime(2024, 2, 29), datetime(2024, 2, 29, 12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept", "changed"),
+    [
+        ("integer", [2, 2.0, Decimal("2.00"), True, None, "2"], [2.5, Decimal("2.5")]),
+        ("bigint[]", [[1, None], [2.0], []], [[1, 2.5], [[0.5]]]),
+        ("date", [DAY.date(), DAY], [NOON]),
+        ("time without time zone", [NOON.time(), timedelta(hours=5)], [NOON, timedelta(1)]),
+        ("bytea", [b"ab", "ab"], [["a"], ()]),
+        ('"char"', ["a", "", b"a", 7], ["ab", "é", ["a"]]),
+        ("oid", [0, 7], [-1]),
+    ],
+)
+def test_what_a_column_of_another_kind_would_change_is_refused(
+    kind: str, kept: list[Any], changed: list[Any]
+) -> None:
+    table = TableColumns(["n", "x"], casts={"x": POSTGRES[kind]})
+    fine = _rows.prepare([(None, value) for value in kept], batch_of(range(len(kept))), None)
+    fine.refuse_casts(batch_of(range(len(kept))), table)
+    for value in changed:
+        rows = [(value, kept[0]), (value, value)]  # n takes anything
+        with pytest.raises(JobError, match="position 6: column x is"):
+            _rows.prepare(rows, batch_of([5, 6]), None).refuse_casts(batch_of([5, 6]), table)
+
+
+def test_mysql_takes_names_in_any_case_and_times_of_days() -> None:
+    table = of_mysql([("N", "INT"), ("x", "time"), ("y", "decimal")])
+    batch = batch_of([5])
+    _rows.prepare([(1, timedelta(3), 2.5)], batch, None).refuse_casts(batch, table)
+    with pytest.raises(JobError, match="column n is no whole number"):
+        _rows.prepare([{"n": 2.5}], batch, None).refuse_casts(batch, table)
 
 
 def test_a_list_that_is_filled_again_is_seen_as_other_rows(

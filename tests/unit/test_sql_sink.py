@@ -194,7 +194,7 @@ def test_odd_rows_among_others_are_those_records_fault() -> None:
 
 def test_nan_is_refused_where_it_would_become_null() -> None:
     sink = new_sink(table="main.t", schema='CREATE TABLE t ("Number" REAL, line VARCHAR(9))')
-    with pytest.raises(JobError, match="position 1: column number is NaN"):
+    with pytest.raises(JobError, match="position 1: column Number is NaN"):
         sink.write([(float("nan"), "a")], batch=batch_of([1]))
     sink.write([(1.5, float("nan"))], batch=batch_of([1]))
     assert query("SELECT * FROM t") == [(1.5, None)], "missing text is NULL"
