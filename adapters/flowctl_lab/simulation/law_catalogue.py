@@ -290,12 +290,14 @@ SETTINGS: Final[dict[str, Setting]] = {
         _at(_lognormal(0.1), _constant(12)),
         _constant(120.0),
         ((10, 60),),
+        gates=((_GOOD,), _FEW, inf),
     ),
     "two kinds": Setting(
         "refused above 12; one call of ten takes ten times as long",
         _at(_two_kinds, _constant(12)),
         _constant(12 / 0.095),
         ((10, 60),),
+        gates=((_GOOD,), _FEW, inf),
     ),
     "calls of 5 ms": Setting(
         "refused above 4",

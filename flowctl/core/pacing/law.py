@@ -12,7 +12,7 @@ Three limits of the calls at once, of which the smallest counts, and a rate:
 from __future__ import annotations
 
 from collections import deque
-from math import floor, inf
+from math import floor, inf, sqrt
 from typing import Final, NamedTuple
 
 from flowctl.core.events import FlowEvent, SinkCapChanged
@@ -173,10 +173,18 @@ def _is_same(limit: int, other: int) -> bool:
 _QUICK, _FINE = 2.0, 1.25  # slow start doubles; once doubling gained little, by a quarter
 # Keep a step that yields this share of linear scaling.
 _GAIN_SHARE: Final = 0.5
-# A level is measured over this many calls, and this many rounds of all calls in flight.  Its mean
-# duration is then known to some 10 % while the limit doubles (which must raise the goodput by 50
-# %), and to some 5 % while it grows by a quarter (which must raise it by 12 %).
+# A level is measured over this many calls, and this many rounds of all calls in flight.  The mean
+# of calls that differ by half is then known to some 10 % while the limit doubles (which must raise
+# the goodput by 50 %), and to some 5 % while it grows by a quarter (which must raise it by 12 %).
 _CALLS_MIN: Final = {_QUICK: 32, _FINE: 128}
+# Calls may differ more.  So it is measured further, up to this many times as long, until the first
+# level is known to this share, and others are this many standard errors above or below their mark.
+_LONGEST: Final = 4.0
+_KNOWN_TO: Final = 0.1
+_ERRORS: Final = 1.5
+# A gain of a quarter is not seen if calls differ more than this (variance over the square of their
+# mean: then 128 of them are not known to 5 %).  The limit goes on to double.
+_EVEN: Final = 0.32
 _ROUNDS: Final = {_QUICK: 4, _FINE: 16}
 # Permits that are moving from one worker to another are not in use.
 _REACHED: Final = 0.8
@@ -198,14 +206,15 @@ class Ramp:
     """
 
     __slots__ = (
-        "_before", "_before_goodput", "_calls", "_changed_at_s", "_cost", "_factor", "_long_calls",
-        "_long_mean_s", "_long_s", "_pause_s", "_span_s", "_until_s", "level",
+        "_before", "_before_calls", "_before_goodput", "_calls", "_changed_at_s", "_cost",
+        "_factor", "_long_calls", "_long_mean_s", "_long_s", "_pause_s", "_span_s", "_until_s",
+        "level",
     )  # fmt: skip
 
     def __init__(self, level: float, *, is_known: bool = False) -> None:
         self.level: float = level
         self._before = 0.0  # the level before; 0: this is the first, or nothing is known of it
-        self._before_goodput = 0.0
+        self._before_goodput, self._before_calls = 0.0, 1
         self._factor = _FINE if is_known else _QUICK
         self._long_mean_s = 0.0  # mean time of long calls at the level before
         self._pause_s = _PAUSE_S
@@ -232,8 +241,13 @@ class Ramp:
         self._before = 0.0
         self._begin(now_s)
 
-    def on_sample(self, now_s: float, sample: Sample, lag_s: float, most: float) -> None:
-        """Take a sample made at this level; ``most`` is the highest level allowed."""
+    def on_sample(
+        self, now_s: float, sample: Sample, lag_s: float, most: float, variance: float = 0.0
+    ) -> None:
+        """Take a sample made at this level; ``most`` is the highest level allowed.
+
+        ``variance``: of a call's duration, over the square of its mean.
+        """
         self._take_long(now_s, sample, lag_s, most)
         if now_s - self._changed_at_s < lag_s:
             return
@@ -245,10 +259,8 @@ class Ramp:
         self._calls += sample.calls
         self._cost += sample.cost
         self._span_s += sample.span_s
-        factor = self._factor
-        enough = self._calls >= max(_CALLS_MIN[factor], _ROUNDS[factor] * self.level)
-        if enough or (self._calls and self._span_s >= _SPAN_MAX_S):
-            self._judge(now_s, self._cost / self._span_s, most)
+        if self._calls and self._is_measured(variance):
+            self._judge(now_s, self._cost / self._span_s, most, variance)
 
     def _take_long(self, now_s: float, sample: Sample, lag_s: float, most: float) -> None:
         """Take a sample of long calls: if more calls at once don't take longer, one round is
@@ -277,25 +289,46 @@ class Ramp:
         self._before = 0.0
         self._begin(now_s)
 
-    def _judge(self, now_s: float, goodput: float, most: float) -> None:
+    def _is_measured(self, variance: float) -> bool:
+        """Whether it was measured for long enough, or chance doesn't explain what was seen."""
+        factor, calls = self._factor, self._calls
+        least = max(_CALLS_MIN[factor], _ROUNDS[factor] * self.level)
+        if self._span_s >= _SPAN_MAX_S or calls >= _LONGEST * least:
+            return True
+        if calls < least:
+            return False
+        if not self._before:
+            return variance <= _KNOWN_TO**2 * calls
+        mark = self._mark
+        error = mark * sqrt(variance * (1 / calls + 1 / self._before_calls))
+        return abs(self._cost / self._span_s - mark) >= _ERRORS * error
+
+    @property
+    def _mark(self) -> float:
+        """The goodput that shows that more calls than before help; 0 for the first level."""
         before = self._before
         asked = 1 + _GAIN_SHARE * (self.level / before - 1) if before else 0.0
-        if goodput < asked * self._before_goodput:
-            self._step_back(now_s)
+        return asked * self._before_goodput
+
+    def _judge(self, now_s: float, goodput: float, most: float, variance: float) -> None:
+        before = self._before
+        if goodput < self._mark:
+            self._step_back(now_s, is_even=variance <= _EVEN)
             return
         if before:
             self._pause_s = _PAUSE_S
         if self.level < most and now_s >= self._until_s:
             self._before, self._before_goodput = self.level, goodput
+            self._before_calls = self._calls
             self.level = min(most, max(self.level + 1, self.level * self._factor))
         else:
             self._before = 0.0
         self._begin(now_s)
 
-    def _step_back(self, now_s: float) -> None:
+    def _step_back(self, now_s: float, *, is_even: bool) -> None:
         self.level = self._before
         self._before = 0.0
-        if self._factor == _QUICK:
+        if self._factor == _QUICK and is_even:
             self._factor = _FINE
         else:
             self._until_s = now_s + self._pause_s
@@ -493,7 +526,8 @@ class TargetLaw:
             self._ramp.hold_at(max(learned, 1.0), now_s)
             return
         before = self._ramp.level
-        self._ramp.on_sample(now_s, sample, lag_s, float(self._bounds.most))
+        variance = self._guard.variance
+        self._ramp.on_sample(now_s, sample, lag_s, float(self._bounds.most), variance)
         if self._ramp.level != before:
             more = self._ramp.level > before
             self._say("more calls helped" if more else "more calls did not help")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, sqrt
+from math import inf, pi, sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,10 +22,49 @@ _BLOCK_ACKS, _BLOCK_ROUNDS = 16, 2
 _BLOCKS_TELLING = 3  # enough to see that a cap is hopeless
 # Sink times are averaged over so many calls: one alone may have nothing to write, or hit a cache.
 _GROUP = 4
+# The sums of many callers are averaged until the mean is known to this share: the least of a
+# hundred means of ten lognormal calls is half of their mean, which looks like a queue.
+_KNOWN_TO = 0.1
+# Samples have this many calls or more, as a rule, which is enough where calls differ little.  A
+# group that takes longer than the shortest time lives would leave none.
+_GROUP_ALWAYS, _GROUP_MOST = 16, 256
+# The weight of a sample.
+_SCATTER_GAIN = 1 / 16
 # The shortest sink time is forgotten after this, as the sink may have changed; where calls take
 # seconds, not before so many calls.
 _LIFE_S = 30.0
 _LIFE_CALLS = 1024
+
+
+class Scatter:
+    """How widely calls differ: ``variance`` of a call's time, over the square of its mean.
+
+    Two means of n and m calls differ by 1/n + 1/m of that by chance.  Those that follow each other
+    are compared, by their mean deviation: neither a load that moves slowly nor a limit that doubles
+    counts for much.  0 while unknown.
+    """
+
+    __slots__ = ("_calls", "_deviation", "_mean_s", "_seen")
+
+    def __init__(self) -> None:
+        self._deviation = 0.0
+        self._mean_s, self._calls, self._seen = 0.0, 0, 0
+
+    def add(self, mean_s: float, calls: int) -> None:
+        """Take the mean time of some calls."""
+        before_s, before = self._mean_s, self._calls
+        self._mean_s, self._calls = mean_s, calls
+        if not before or before_s + mean_s <= 0:
+            return
+        off = 2 * abs(mean_s - before_s) / (mean_s + before_s)
+        self._seen += 1
+        gain = max(1 / self._seen, _SCATTER_GAIN)
+        self._deviation += gain * (off / sqrt(1 / before + 1 / calls) - self._deviation)
+
+    @property
+    def variance(self) -> float:
+        """As of a normal distribution with that mean deviation."""
+        return pi / 2 * self._deviation * self._deviation
 
 
 class WindowedMinimum:
@@ -34,10 +73,15 @@ class WindowedMinimum:
     Of the last 15 to 30 s, or of the last 512 to 1,024 calls if those take longer.
     """
 
-    __slots__ = ("_before", "_calls", "_groups", "_now", "_records", "_since_s", "_sink_s")
+    __slots__ = (
+        "_before", "_calls", "_groups", "_least_of", "_now", "_records", "_since_s", "_sink_s",
+        "scatter",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._now = self._before = inf
+        self.scatter = Scatter()
+        self._least_of: float = _GROUP_ALWAYS  # of how many calls the shortest times are means
         self._since_s = -inf
         self._groups = 0
         self._begin()
@@ -58,10 +102,15 @@ class WindowedMinimum:
 
     def add_many(self, now_s: float, sink_s: float, records: float, calls: int) -> None:
         """Take the sums of several calls."""
+        self.scatter.add(sink_s / records, calls)
+        enough = min(_GROUP_MOST, self.scatter.variance / _KNOWN_TO**2)
+        if enough > 2 * self._least_of:  # the least of so few calls was so by chance
+            self._least_of = enough
+            self._now = self._before = inf
         self._calls += calls
         self._sink_s += sink_s
         self._records += records
-        if self._calls >= _GROUP:
+        if self._calls >= max(_GROUP, enough):
             self._end_group(now_s)
 
     def _end_group(self, now_s: float) -> None:

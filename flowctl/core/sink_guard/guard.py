@@ -127,6 +127,11 @@ class SinkGuard:
         self._probe_at_s = -inf
         self._unused = 0  # epochs in a row that did not reach the cap
 
+    @property
+    def variance(self) -> float:
+        """How widely the calls of samples differ, see :class:`.epoch.Scatter`."""
+        return self._least.scatter.variance
+
     def has_room(self, in_flight: int) -> bool:
         """Whether one more tuple may be sent."""
         return in_flight < self.cap
