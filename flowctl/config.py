@@ -129,6 +129,16 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     bytes_max: Lab[CountOrZero] = 8 << 20
 
 
+class RecordSettings(Section, frozen=True, kw_only=True):
+    """Where a run records what its core is told and decides, for ``flowctl replay``."""
+
+    # None: it is not recorded.
+    file: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    # A replay needs the beginning, so the file does not rotate: when it is full the recording ends.
+    # A call of 100 records takes some 60 bytes in it.
+    bytes_max: Lab[CountOrZero] = 1 << 30
+
+
 class LossSettings(Section, frozen=True, kw_only=True):
     """How many records a run may leave out: rejected, or given up and dead-lettered."""
 
@@ -152,6 +162,7 @@ class Settings(CoreSettings, frozen=True, kw_only=True):
     metrics: MetricsSettings = MetricsSettings()
     loss: LossSettings = LossSettings()
     events: EventsSettings = EventsSettings()
+    record: RecordSettings = RecordSettings()
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
         """Return a copy with dotted names replaced; values may be text, as with ``--set``.

@@ -420,7 +420,10 @@ class TopologyJob(RunnableJob):
             held_up=core.held_up() if core is not None and is_interrupted else (),
         )
 
-    def make_core(self, settings: Settings, checkpoint: Checkpoint) -> TopologyCore:
+    def make_core(
+        self, settings: Settings, checkpoint: Checkpoint, chance: Callable[[], float] | None = None
+    ) -> TopologyCore:
+        del chance  # its back-offs have no jitter
         topology = self.topology
         if self.root_notifier is not None:
             self.root_notifier.opened(self.name, checkpoint)

@@ -43,6 +43,7 @@ COMMANDS = {
     "run": ("flowctl.cli.run:run", "Run a job: FILE.py:ATTRIBUTE or package.module:ATTRIBUTE."),
     "demo": ("flowctl_lab.demo.command:demo", "Run the main job on embedded parts and check it."),
     "explain": ("flowctl.cli.explain:explain", "Explain why a run is, or was, not faster."),
+    "replay": ("flowctl.cli.replay:replay", "Decide again what a run recorded, and compare."),
     "top": ("flowctl.cli.watching:top", "Watch a run that goes on elsewhere."),
     "page": ("flowctl.cli.watching:page", "Serve a page of all jobs and targets of a Redis."),
     "checkpoint": ("flowctl.cli.checkpoint:checkpoint", "Show, rewind or clear a checkpoint."),

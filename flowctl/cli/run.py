@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _EVENTS = "flowctl.events"
+_RECORD = "flowctl.record"
 _DEADLINE = "flowctl.deadline"
 
 
@@ -33,6 +34,12 @@ def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     check_writable("--events", path)
     if path is not None:
         ctx.meta[_EVENTS] = {"events.file": str(path)}
+
+
+def _take_record(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    check_writable("--record", path)
+    if path is not None:
+        ctx.meta[_RECORD] = {"record.file": str(path)}
 
 
 def _take_deadline(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
@@ -52,6 +59,10 @@ def _take_deadline(ctx: click.Context, _: click.Parameter, text: str | None) -> 
               expose_value=False, callback=_take_events,
               help="Keep in FILE what was decided and why, for `flowctl explain`; by default it is"
               " beside the checkpoint, if that is in files.")  # fmt: skip
+@click.option("--record", metavar="FILE", type=click.Path(path_type=Path),
+              expose_value=False, callback=_take_record,
+              help="Record in FILE what the run is told and decides, for `flowctl replay`; without"
+              " the values of records.")  # fmt: skip
 @click.option("--dead-letters", "dead_letters", metavar="DIR",
               type=click.Path(path_type=Path, file_okay=False),
               help="Keep records that can't be processed in this directory, and go on without them."
@@ -110,7 +121,7 @@ def run(
 
     check_writable("--report", report_path)
     meta = click.get_current_context().meta
-    settings = parse_overrides(overrides) | meta.get(_EVENTS, {})
+    settings = parse_overrides(overrides) | meta.get(_EVENTS, {}) | meta.get(_RECORD, {})
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     spout = load_spout(job)

@@ -33,6 +33,7 @@ from flowctl.core.messages import (
     Ack,
     DetailedAck,
     Emission,
+    End,
     Fail,
     Heartbeat,
     Order,
@@ -186,6 +187,28 @@ class TupleCore:
         if bolt in self.bolts:
             self._end_phase.forget(bolt)
             self._registry.remove(bolt, now_s=now_s, reason=reason, lost=lost)
+
+    def retire(self, bolt: str, *, now_s: float) -> None:
+        """Send ``bolt``, which is about to lose its place, nothing more; ask it for the tuples that
+        it has not begun.
+
+        Those that it has begun are waited for, so none runs twice: see :meth:`dismiss`.
+        """
+        del now_s
+        consumer = self.bolts[bolt]
+        consumer.stop_sending()
+        self.book.out.add(bolt)
+        if consumer.flight:
+            self.book.revoke(consumer, list(consumer.flight))
+        self.book.changed(consumer)
+
+    def dismiss(self, bolt: str, *, now_s: float, reason: str) -> bool:
+        """End a bolt that was retired, if it holds no tuple that is waited for; False: not yet."""
+        if self.bolts[bolt].flight:
+            return False
+        self.remove_bolt(bolt, now_s=now_s, reason=reason, lost=False)
+        self.book.orders.append(End(bolt))
+        return True
 
     # -- tuples go out -------------------------------------------------------------------
 

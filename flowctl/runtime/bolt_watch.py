@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.leaving import dismiss, retire
 from flowctl.core.settings import TimeoutSettings
 from flowctl.core.tuple_core import TupleCore
 from flowctl.errors import BoltsUnavailableError
@@ -302,10 +301,10 @@ class Departures:
                 if consumer is None:
                     continue
                 if self._retired.get(bolt) == consumer.epoch:
-                    dismiss(core, bolt, control.clock(), "its place is about to go")
+                    core.dismiss(bolt, now_s=control.clock(), reason="its place is about to go")
                     continue
                 self._retired[bolt] = consumer.epoch
-                retire(core, bolt, control.clock())
+                core.retire(bolt, now_s=control.clock())
                 messages.append(self._message(bolt))
         control.wake()
         return messages

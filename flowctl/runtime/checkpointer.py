@@ -69,7 +69,8 @@ class Checkpointer(GuardedThread):
         is_soon = self._interval_s / _RANGES_OFTEN <= _HURRY_BELOW_S
         core = self._control.core
         if isinstance(core, RangeCore):
-            core.tells_saved = self._is_often and is_soon
+            with self._control.lock:
+                core.tell_saved(is_told=self._is_often and is_soon)
         super().start()
 
     def work(self) -> None:

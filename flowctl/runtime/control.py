@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.driver import DriverCore
+from flowctl.core.driver import DriverCore, Turn, pump
 from flowctl.core.messages import LongCall
 from flowctl.core.pacing.figures import SeenTargets
 from flowctl.core.records import Checkpoint, PartitionCheckpoint
@@ -195,7 +195,21 @@ class RunControl:
         self.wake: Callable[[], None] = lambda: None
         self.save_soon: Callable[[], None] = lambda: None  # set by the checkpointer
         self.saves_told: SavesTold = SavesTold()
+        # Gets each turn and its bounds, with the lock held, if the run is recorded.
+        self.on_turn: Callable[[tuple[Any, ...], Turn], None] | None = None
         self.spout_waits: Callable[[], Waits] = Waits
+
+    def turn(
+        self, now_s: float, *, emits_max: int, bytes_max: int | None, heard_until_s: float | None
+    ) -> Turn:
+        """Take one turn of the core, as of :func:`flowctl.core.driver.pump`.  Holding the lock."""
+        bounds = (now_s, emits_max, bytes_max, heard_until_s)
+        turn = pump(
+            self.core, now_s, emits_max=emits_max, bytes_max=bytes_max, heard_until_s=heard_until_s
+        )
+        if self.on_turn is not None:
+            self.on_turn(bounds, turn)
+        return turn
 
     def note_saved(self, partitions: Mapping[str, PartitionCheckpoint]) -> None:
         """Note that the store now holds ``partitions`` in this state."""

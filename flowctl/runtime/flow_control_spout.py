@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -110,20 +109,22 @@ class FlowControlSpout(RunnableJob):
         if isinstance(self.producer, RangeProducer):
             for_ranges(self.settings)
 
-    def _make_core(self, settings: Settings, checkpoint: Checkpoint) -> SpoutCore | RangeCore:
+    def _make_core(
+        self, settings: Settings, checkpoint: Checkpoint, chance: Callable[[], float]
+    ) -> SpoutCore | RangeCore:
         if isinstance(self.producer, RangeProducer):
             return RangeCore(
                 settings,
                 checkpoint=checkpoint,
                 has_dead_letter=self.dead_letter is not None,
-                chance=random.random,
+                chance=chance,
                 keeps_receipts=self.receipts is not None,
             )
         core = SpoutCore(
             settings,
             checkpoint=checkpoint,
             has_dead_letter=self.dead_letter is not None,
-            chance=random.random,
+            chance=chance,
         )
         core.expect_bolts(self.bolts.count)
         return core

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from math import inf
+from random import Random, getrandbits
 from typing import Literal
 
 from flowctl.core.driver import MeasuringCore
@@ -26,6 +27,7 @@ from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase, snapshot_pause_s
 from flowctl.runtime.notifier import ListenerNotifier
 from flowctl.runtime.reader import asked
+from flowctl.runtime.recording import RunOf, recorder_of
 from flowctl.runtime.run_intake import endpoint_of, intake_of
 from flowctl.runtime.run_plan import Ending, RunPlan
 from flowctl.runtime.sender import Outlets, Sender
@@ -69,7 +71,12 @@ class Run:
         self._epoch = plan.store.acquire(plan.job)
         self._run_events = RunEvents(plan.job, settings, log=self._event_log())
         self._restored = restored = plan.store.load(plan.job)
-        self.control: RunControl = RunControl(plan.make_core(settings, restored), restored=restored)
+        seed = getrandbits(64)
+        core = plan.make_core(settings, restored, Random(seed).random)
+        self.control: RunControl = RunControl(core, restored=restored)
+        self._recorder = recorder_of(
+            self.control, settings.record, RunOf(plan.job, self._epoch, restored, seed)
+        )
         self.control.store_survives = getattr(plan.store, "survives", True)
         self.checkpointer: Checkpointer = Checkpointer(
             self.control,
@@ -146,6 +153,8 @@ class Run:
         except Exception as caught:
             error = error or caught
         self._plan.store.close()
+        if self._recorder is not None:
+            self._recorder.close()
         return Ending(report, error)
 
     def _complete_remedy(self, error: BaseException | None) -> None:
@@ -273,6 +282,7 @@ class Run:
                 meter.take(event)
                 self._run_events.happened(event)
                 self._view.event(event)
+        self._record()
         now_s = self.control.clock()
         if now_s < self._show_at_s and not is_last:
             return
@@ -280,6 +290,12 @@ class Run:
         snapshot = meter.snapshot(self._phase(), self._notices.note())
         self._view.update(snapshot)
         self._run_events.look(snapshot)
+
+    def _record(self) -> None:
+        """Write what was recorded; say so once if no more is."""
+        recorder = self._recorder
+        if recorder is not None and recorder.flush():
+            self._say(f"recording ended: {recorder.problem}")
 
     def _phase(self) -> Phase:
         if self.control.stopping.is_set():

@@ -29,13 +29,14 @@ def _as_it_is(report: Report) -> Report:
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of one run; they remain the caller's.
 
-    ``make_core`` returns the deciding core, given this run's settings and the checkpoint that the
-    store holds; it is called once. ``on_notice`` gets each notice about a bolt, and ``extend``
-    completes the report for kinds of jobs that have more to report; both are called by the thread
-    that called :meth:`FlowControlSpout.run`.  ``on_news`` gets what a
-    :class:`flowctl.core.driver.TellingCore` reports, from the sender's thread; it must not block.
-    ``receipts`` keeps what ``process`` gave to be kept, where bolts read the source themselves.
-    After ``deadline_s`` the run saves and ends.
+    ``make_core`` returns the deciding core, given this run's settings, the checkpoint that the
+    store holds and numbers from 0 to 1 for the jitter of back-offs; it is called once.
+    ``on_notice`` gets each notice about a bolt, and ``extend`` completes the report for kinds of
+    jobs that have more to report; both are called by the thread that called
+    :meth:`FlowControlSpout.run`. ``on_news`` gets what a :class:`flowctl.core.driver.TellingCore`
+    reports, from the sender's thread; it must not block. ``receipts`` keeps what ``process`` gave
+    to be kept, where bolts read the source themselves. After ``deadline_s`` the run saves and
+    ends.
     """
 
     job: str
@@ -43,7 +44,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     bolts: Bolts
     store: CheckpointStore
     settings: Settings
-    make_core: Callable[[Settings, Checkpoint], DriverCore]
+    make_core: Callable[[Settings, Checkpoint, Callable[[], float]], DriverCore]
     dead_letter: DeadLetter | None = None
     listener: SpoutListener | None = None
     on_notice: Callable[[BoltNotice], None] | None = None

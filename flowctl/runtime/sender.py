@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from flowctl.config import WaitSettings
-from flowctl.core.driver import TellingCore, Turn, pump
+from flowctl.core.driver import TellingCore, Turn
 from flowctl.core.events import FlowEvent
 from flowctl.core.messages import Emission, End, Fail
 from flowctl.core.ranges.core import RangeCore
@@ -301,7 +301,7 @@ class Sender(GuardedThread):
         inbound, self._inbound = self._inbound, None
         if inbound is None:
             inbound = self._server.poll(0.0)
-        control, core = self._control, self._control.core
+        control = self._control
         turn: Turn | None = None
         now_s = control.clock()
         with control.lock:
@@ -309,7 +309,12 @@ class Sender(GuardedThread):
                 self._inbound_handler.take(item, now_s)
             self._check_failed(now_s)  # a topology's trees also fail by acks
             if not self.is_active:  # otherwise next_tuple does it
-                turn = pump(core, now_s, emits_max=0, heard_until_s=self._server.heard_until_s)
+                turn = control.turn(
+                    now_s,
+                    emits_max=0,
+                    bytes_max=None,
+                    heard_until_s=self._server.heard_until_s,
+                )
                 self._conclude(turn, now_s)
         if turn is not None:
             self._send(turn)
@@ -328,8 +333,7 @@ class Sender(GuardedThread):
         control = self._control
         with control.lock:
             now_s = control.clock()
-            turn = pump(
-                control.core,
+            turn = control.turn(
                 now_s,
                 emits_max=_EMITS_MAX,
                 bytes_max=_EMIT_BYTES_MAX,

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from flowctl.core.leaving import dismiss, retire
 from flowctl.core.messages import (
     Ack,
     End,
@@ -57,14 +56,14 @@ def _ack(core: SpoutCore, bolt: str, tuple_id: int, now_s: float) -> Any:
 
 def test_it_is_asked_for_the_rest_and_waited_for_until_it_holds_nothing(core: SpoutCore) -> None:
     begun, *rest = _sent(core, 0.0)["b1"]
-    retire(core, "b1", 0.1)
+    core.retire("b1", now_s=0.1)
     assert core.poll_order() == Revoke("b1", [begun, *rest])
-    assert not dismiss(core, "b1", 0.1, "gone soon")
+    assert not core.dismiss("b1", now_s=0.1, reason="gone soon")
     core.on_revoked("b1", 1, Revoked(rest), now_s=0.2)
-    assert not dismiss(core, "b1", 0.2, "gone soon")
+    assert not core.dismiss("b1", now_s=0.2, reason="gone soon")
     _ack(core, "b1", begun, 0.3)
     assert "b1" not in _sent(core, 0.3), "it has room, but gets nothing"
-    assert dismiss(core, "b1", 0.3, "gone soon")
+    assert core.dismiss("b1", now_s=0.3, reason="gone soon")
     assert core.poll_order() == End("b1")
     assert "b1" not in core.bolts
     assert core.counters.bolts_lost == 0
@@ -73,20 +72,20 @@ def test_it_is_asked_for_the_rest_and_waited_for_until_it_holds_nothing(core: Sp
 
 def test_what_it_gave_back_goes_to_another_and_it_may_come_again(core: SpoutCore) -> None:
     begun, *rest = _sent(core, 0.0)["b1"]
-    retire(core, "b1", 0.1)
+    core.retire("b1", now_s=0.1)
     core.on_revoked("b1", 1, Revoked(rest), now_s=0.2)
     for tuple_id in list(core.bolts["b2"].flight):
         _ack(core, "b2", tuple_id, 0.3)
     assert set(rest) <= set(_sent(core, 0.3)["b2"])
     _ack(core, "b1", begun, 0.3)
-    assert dismiss(core, "b1", 0.3, "gone soon")
+    assert core.dismiss("b1", now_s=0.3, reason="gone soon")
     core.add_bolt("b1", slots=1, epoch=2, now_s=1.0, in_order=True)
     assert _sent(core, 1.0)["b1"]
 
 
 def test_one_that_dies_while_it_is_to_leave_is_a_bolt_that_died(core: SpoutCore) -> None:
     held = _sent(core, 0.0)["b1"]
-    retire(core, "b1", 0.1)
+    core.retire("b1", now_s=0.1)
     core.remove_bolt("b1", now_s=0.2, reason="killed")
     for tuple_id in list(core.bolts["b2"].flight):
         _ack(core, "b2", tuple_id, 0.3)
@@ -101,7 +100,7 @@ def test_one_that_reads_a_range_gives_back_what_it_has_not_claimed() -> None:
         core.add_bolt(bolt, slots=1, epoch=1, now_s=0.0, in_order=True)
     sent = list(iter(lambda: core.poll_emit(now_s=0.0), None))
     first, *queued = [emission.tuple_id for emission in sent if emission.bolt == "a"]
-    retire(core, "a", 0.0)
+    core.retire("a", now_s=0.0)
     question, revoke = iter(core.poll_order, None)
     assert isinstance(question, Split)
     assert (question.tuple_id, question.keep) == (first, 0.0)
@@ -109,10 +108,10 @@ def test_one_that_reads_a_range_gives_back_what_it_has_not_claimed() -> None:
     core.on_revoked("a", 1, Revoked(queued), now_s=0.1)
     answer = SplitAnswer(first, question.request, 3000)  # so much it has claimed
     core.on_split("a", 1, answer, now_s=0.1)
-    assert not dismiss(core, "a", 0.1, "gone soon")
+    assert not core.dismiss("a", now_s=0.1, reason="gone soon")
     start = next(e.start for e in sent if isinstance(e, RangeEmission) and e.tuple_id == first)
     done = Progress(first, 1, start, 3000, 0.0, Processed(records=30))
     core.on_progress("a", 1, done, now_s=0.2)
-    assert dismiss(core, "a", 0.2, "gone soon")
+    assert core.dismiss("a", now_s=0.2, reason="gone soon")
     check_ranges(core)
     assert core.checkpoint().partitions["p"].position == 2999

@@ -157,9 +157,7 @@ class RangeCore(ByReference):
         settings = for_ranges(settings or CoreSettings())
         events: deque[FlowEvent] = deque()
         self.intake: RangeIntake = RangeIntake(checkpoint or Checkpoint())
-        #: Whether bolts are told which reports are saved, because saves follow soon; set by the
-        #: driver.
-        self.tells_saved: bool = False
+        self._tells_saved = False
         keeper = Keeper.DEAD_LETTER if has_dead_letter else Keeper.NOBODY
         super().__init__(settings, self.intake, keeper=keeper, chance=chance, events=events)
         self._failures.done_before = checkpoint.records if checkpoint is not None else 0
@@ -167,7 +165,7 @@ class RangeCore(ByReference):
         self.book.size_for = self._size_for
         self._receipts: deque[Receipts] = deque()
         self._range_s = range_s
-        self._keeps_receipts = keeps_receipts
+        self.keeps_receipts: bool = keeps_receipts
         # It failed, and nothing has succeeded yet: failed ranges come first.
         self._is_doubtful = False
         self._splits = Splits(self.book)
@@ -185,6 +183,10 @@ class RangeCore(ByReference):
         :class:`flowctl.errors.SourceError` if a partition's identity changed.
         """
         self.intake.offer(extents)
+
+    def tell_saved(self, *, is_told: bool) -> None:
+        """``is_told``: saves follow soon, so bolts hear which of their reports are saved."""
+        self._tells_saved = is_told
 
     def checkpoint(self) -> Checkpoint:
         """Return what a restart continues from.  A pure read; O(partitions + ranges)."""
@@ -251,14 +253,14 @@ class RangeCore(ByReference):
             self.book.changed(self.bolts[emission.bolt])  # it holds less, and may have room
         if self.book.input_ended and not self.buffer.records:
             self._settling.keep_fitting(flow_tuple, self._end_phase.shares, now_s)
-        elif flow_tuple.avoided and self.buffer.records and not self._keeps_receipts:
+        elif flow_tuple.avoided and self.buffer.records and not self.keeps_receipts:
             self._settling.leave_batch(flow_tuple, now_s)
         cut = _cut(flow_tuple)
         start, stop = cut.pieces[0]
         return RangeEmission(
             emission.tuple_id, emission.bolt, emission.attempt, emission.partition,
             (), emission.acked_through, 0, emission.given_up, start, stop, cut.identity,
-            self.tells_saved,
+            self._tells_saved,
         )  # fmt: skip
 
     # -- bolts answer --------------------------------------------------------------------
@@ -315,7 +317,7 @@ class RangeCore(ByReference):
         has it now.
         """
         partition = _cut(flow_tuple).partition
-        if self._keeps_receipts:
+        if self.keeps_receipts:
             return ()
         done = self._settling.take_everywhere(partition, told.start, told.done_through, now_s)
         if not done:
@@ -340,7 +342,7 @@ class RangeCore(ByReference):
         self._settling.note_done(bolt, told, partition, done, now_s)
         waits = self._failures.has_dead_letter
         nowhere = 0 if waits else len(did.rejected)
-        if did.receipts or (nowhere and self._keeps_receipts):
+        if did.receipts or (nowhere and self.keeps_receipts):
             span = (told.start, told.done_through)
             apart = [one.position for one in did.rejected] if waits else ()
             self._receipts.append(
@@ -445,6 +447,11 @@ class RangeCore(ByReference):
         for consumer in [self.bolts[bolt]] if bolt else self.bolts.values():
             assert isinstance(consumer, RangeConsumer)
             self._splits.take_back(consumer, now_s)
+
+    def retire(self, bolt: str, *, now_s: float) -> None:
+        """As of :class:`TupleCore`; the bolt gives back what it has not claimed of its ranges."""
+        self.wind_up(now_s, bolt)
+        super().retire(bolt, now_s=now_s)
 
     def on_split(self, bolt: str, epoch: int, answer: SplitAnswer, *, now_s: float) -> AckOutcome:
         """Take a bolt's answer where its range ends now: the part above becomes a separate range.
