@@ -72,15 +72,24 @@ class Simulation:
     """The parts of one run.  :meth:`run` once; then ``spouts`` and ``log`` may be looked at."""
 
     def __init__(
-        self, scenario: Scenario, settings: Settings, seed: int, *, keep_log: bool = False
+        self,
+        scenario: Scenario,
+        settings: Settings,
+        seed: int,
+        *,
+        keep_log: bool = False,
+        workload: Workload | None = None,
     ) -> None:
+        """``workload``: the records of the only spout, in place of those drawn from the seed."""
         self.scenario = scenario
         self.seed = seed
         self.settings: Settings = settings_for(scenario, settings)
         self.loop: EventLoop = EventLoop()
         self.work_done: measure.WorkDone = measure.WorkDone()
         self.log: list[tuple[Any, ...]] | None = [] if keep_log else None
-        self.arrivals: list[float] | None = arrivals_s(scenario)
+        self.arrivals: list[float] | None = (
+            arrivals_s(scenario) if workload is None else workload.arrivals_s
+        )
         self.machines: list[Machine] = [
             Machine(scenario, seed, bolt) for bolt in range(scenario.bolts)
         ]
@@ -90,9 +99,11 @@ class Simulation:
         self.bolts: list[SimBolt] = [
             SimBolt(self, i, machine) for i, machine in enumerate(self.machines)
         ]
-        self.workloads: list[Workload] = [
-            workload_of(scenario, seed, i) for i in range(len(scenario.joins_s))
-        ]
+        self.workloads: list[Workload] = (
+            [workload_of(scenario, seed, i) for i in range(len(scenario.joins_s))]
+            if workload is None
+            else [workload]
+        )
         # Service times as drawn, and without noise.
         self.drawn_s: float = 0.0
         self.asked_s: float = 0.0

@@ -49,6 +49,11 @@ def settings_of(
     policy: str, scenario: Scenario, overrides: Mapping[str, Any] | None = None
 ) -> Settings:
     """Return the settings of ``policy``; ``overrides`` are as for ``--set``."""
+    return Settings().with_overrides({**changes_of(policy, scenario), **(overrides or {})})
+
+
+def changes_of(policy: str, scenario: Scenario) -> dict[str, Any]:
+    """Return what ``policy`` changes of a run's settings, as for ``--set``."""
     check(policy)
     name, _, number = policy.partition(":")
     changes: dict[str, Any] = {"lab.window.policy": name}
@@ -61,7 +66,7 @@ def settings_of(
         changes["lab.window.initial"] = number
     if name not in _OWN:
         changes = {**_by_the_clock(_BASELINE_RTO_S), **changes}
-    return Settings().with_overrides({**changes, **(overrides or {})})
+    return changes
 
 
 def _by_the_clock(rto_s: float) -> dict[str, Any]:

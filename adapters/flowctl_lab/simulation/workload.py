@@ -62,6 +62,7 @@ class Workload:
             None if not blocks else self._even * blocks if self._even else self._starts[-1]
         )
         self._next = 0
+        self.arrivals_s: list[float] | None = None  # of each block, if it is no scenario's
 
     def cost_s(self, first: int, count: int, attempt: int) -> float:
         """Return the service time at speed 1 of these records in their ``attempt``-th sending."""
