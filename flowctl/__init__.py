@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ListenSettings,
         LossSettings,
         MetricsSettings,
+        RecordSettings,
         Settings,
         StartSettings,
     )
@@ -149,6 +150,7 @@ __all__ = [
     "RangeProducer",
     "RangeReader",
     "Record",
+    "RecordSettings",
     "Records",
     "Report",
     "RetryLater",
@@ -183,6 +185,7 @@ _HOMES = {
         "EventsSettings",
         "ListenSettings",
         "LossSettings",
+        "RecordSettings",
         "MetricsSettings",
         "Settings",
         "StartSettings",

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from math import inf
-from statistics import fmean, median
+from statistics import median
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -36,6 +36,10 @@ from flowctl_lab.simulation.workload import RecordWorkload
 _FAR_OFF = 0.2
 # Tuples of up to so many times the largest recorded size are as good as recorded.
 _BEYOND = 1.5
+# Sizes that differ by less, as a share of both together, tell noise.
+_UNLIKE = 0.1
+_ROUNDS = 3  # speeds follow from what calls cost, and the other way round; it settles by then
+_CALL_MOST = 0.95  # of a tuple's time: something is left for its records
 
 
 class Sent(NamedTuple):
@@ -127,21 +131,22 @@ class Observed:
         """From when the first bolt came to the last ack [s]."""
         return self.ended_s - self.began_s
 
-    def job(self, fixed_records: float) -> tuple[Scenario, RecordedWorkload]:
-        """Return the job and its records; a call costs as much as ``fixed_records`` records."""
+    def job(self, known: float) -> tuple[Scenario, RecordedWorkload]:
+        """Return the job and its records.
+
+        ``known``: how many records cost as much as a call, as the core knew it; it counts if the
+        tuples do not tell.
+        """
         names = sorted(self._came_s, key=lambda name: (self._came_s[name], name))
-        speeds = self._speeds(names, fixed_records)
-        record_s = fmean(
-            [s.service_s * speeds[s.bolt] / (s.records + fixed_records) for s in self.acked]
-        )
         total = sum(sent.records for sent in self.acked)
+        call_s, record_s, speeds = self._costs(names, known)
         scenario = Scenario(
             name="recorded",
             what="as it was recorded",
             bolts=len(names),
             slots=self.slots,
             speeds=tuple(speeds[name] for name in names),
-            tuple_s=fixed_records * record_s,
+            tuple_s=call_s,
             record_s=record_s,
             service_cv=0.0,
             one_way_s=median(self._paths_s) / 2,
@@ -159,12 +164,54 @@ class Observed:
                 if death.at_s < self.ended_s
             ),
         )
-        work = [(s.records, s.service_s * speeds[s.bolt] - scenario.tuple_s) for s in self.acked]
+        work = [(s.records, s.service_s * speeds[s.bolt] - call_s) for s in self.acked]
         size = self.bytes_in // max(1, self.records_in)
         return scenario, RecordedWorkload(scenario, work, self._arrivals(total), size)
 
+    def _costs(self, names: list[str], known: float) -> tuple[float, float, dict[str, float]]:
+        """Return what a call and a record cost at speed 1 [s], and the bolts' speeds.
+
+        A call's cost is told by tuples of different sizes that a bolt had one after the other, as
+        what records cost there is the same for both.  The core's own estimate is for the next call:
+        where records differ, it follows them.  If there are no such tuples, a call costs as much
+        as ``known`` records, as the core knew it.
+        """
+        told = list(self._calls())
+        work = len(self.acked), sum(sent.records for sent in self.acked)
+        call_s, record_s, speeds = 0.0, 0.0, self._speeds(names, 0.0 if told else known)
+        for _ in range(_ROUNDS):
+            work_s = sum(sent.service_s * speeds[sent.bolt] for sent in self.acked)
+            if told:
+                costs = [(cost_s * speeds[bolt], weight) for bolt, cost_s, weight in told]
+                call_s = min(_middle(costs), work_s / work[0] * _CALL_MOST)
+                record_s = (work_s - call_s * work[0]) / work[1]
+            else:
+                record_s = work_s / (work[1] + known * work[0])
+                call_s = known * record_s
+            speeds = self._speeds(names, call_s / record_s)
+        return call_s, record_s, speeds
+
+    def _calls(self) -> Iterator[tuple[str, float, float]]:
+        """Yield what a call costs by two tuples of a bolt: the bolt, the cost there [s], and how
+        much it tells.
+        """
+        last: dict[str, Sent] = {}
+        for sent in self.acked:
+            before = last.get(sent.bolt)
+            last[sent.bolt] = sent
+            if before is None:
+                continue
+            more = sent.records - before.records
+            weight = abs(more) / (sent.records + before.records)
+            if weight >= _UNLIKE:
+                call = before.service_s * sent.records - sent.service_s * before.records
+                yield sent.bolt, max(0.0, call / more), weight
+
     def _speeds(self, names: list[str], fixed_records: float) -> dict[str, float]:
-        """Return how fast each bolt was, the median one at 1."""
+        """Return how fast each bolt was, the median one at 1.
+
+        A call costs as much as ``fixed_records`` records.
+        """
         took_s, did = defaultdict[str, float](float), defaultdict[str, float](float)
         for sent in self.acked:
             took_s[sent.bolt] += sent.service_s
@@ -252,17 +299,22 @@ def estimated(recording: Recording, policy: str, overrides: Mapping[str, Any]) -
         raise ConfigError(
             "FILE", "no tuple was acked in it.", remedy="Record a run that does some work."
         )
-    scenario, _ = observed.job(_fixed_records(run))
+    scenario, _ = observed.job(0.0)
     after = before.with_overrides({**(changes_of(policy, scenario) if policy else {}), **overrides})
-    fixed_records = _fixed_records(run)
-    as_it_was = simulated(observed, fixed_records, before)
-    return _lines(observed, as_it_was, simulated(observed, fixed_records, after))
-
-
-def _fixed_records(run: Replay) -> float:
-    """Return how many records cost as much as a call does, whatever its size."""
     pool = run.core.book.pool
-    return pool.call_s / pool.record_s if pool.record_s > 0 else 0.0
+    known = pool.call_s / pool.record_s if pool.record_s > 0 else 0.0
+    as_it_was = simulated(observed, known, before)
+    return _lines(observed, as_it_was, simulated(observed, known, after))
+
+
+def _middle(weighted: list[tuple[float, float]]) -> float:
+    """Return the weighted median."""
+    half = sum(weight for _, weight in weighted) / 2
+    for value, weight in sorted(weighted):
+        half -= weight
+        if half <= 0:
+            return value
+    return weighted[-1][0]
 
 
 class Simulated(NamedTuple):
@@ -272,9 +324,11 @@ class Simulated(NamedTuple):
     tuples: int
 
 
-def simulated(observed: Observed, fixed_records: float, settings: Settings) -> Simulated:
-    """Run the observed job with ``settings`` in virtual time."""
-    scenario, workload = observed.job(fixed_records)
+def simulated(observed: Observed, known: float, settings: Settings) -> Simulated:
+    """Run the observed job with ``settings`` in virtual time; ``known``: see
+    :meth:`Observed.job`.
+    """
+    scenario, workload = observed.job(known)
     world = Simulation(scenario, settings, 0, workload=workload)
     world.loop.run(scenario.limit_s + workload.arrivals_s[-1], inf)
     spout = world.spouts[0]

@@ -275,12 +275,13 @@ _Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 def _offered(args: tuple[Any, ...], keywords: dict[str, Any]) -> _Arguments:
     partition, records = args
     sizes = keywords.get("sizes")
-    sizes = list(sizes_of(records) if sizes is None else sizes)
+    sizes = sizes_of(records) if sizes is None else sizes
     first, last, count = position_of(records, 0), position_of(records, -1), len(records)
-    positions: Any = [record.position for record in records]
-    if isinstance(first, int) and isinstance(last, int) and last - first == count - 1:
-        positions = first  # they rise, so they are all numbers in between
-    one_size: Any = sizes[0] if min(sizes) == max(sizes) else sizes
+    positions: Any = first
+    if not (isinstance(first, int) and isinstance(last, int) and last - first == count - 1):
+        positions = [record.position for record in records]
+    # Else they are all numbers in between, as positions rise.
+    one_size: Any = sizes[0] if sizes.count(sizes[0]) == count else sizes
     return (partition, count, positions), {"now_s": keywords["now_s"], "sizes": one_size}
 
 
@@ -430,13 +431,16 @@ class Recording:
         first = _block(self._file) if magic == MAGIC else None
         if first is None:
             self._file.close()
-            is_one = magic.startswith(_KIND)
+            if magic.startswith(_KIND) and magic != MAGIC:
+                raise ConfigError(
+                    "FILE",
+                    f"{path} is of another version of the format.",
+                    remedy="Replay it with the flowctl that wrote it.",
+                )
             raise ConfigError(
                 "FILE",
-                f"{path} is {'of another version of the format' if is_one else 'not a recording'}.",
-                remedy="Replay it with the flowctl that wrote it."
-                if is_one and magic != MAGIC
-                else "Name a file that `flowctl run --record FILE` wrote.",
+                f"{path} is not a recording.",
+                remedy="Name a file that `flowctl run --record FILE` wrote.",
             )
         self.began: Began = msgspec.msgpack.decode(first, type=Began)
 

@@ -31,13 +31,13 @@ import itertools, time, flowctl
 calls = itertools.count()
 def process(batch):
     call = next(calls)
-    time.sleep(0.03 if call % 17 == 3 else 0.002)
+    time.sleep(0.03 if call % 17 == 3 else 0.005)
     if call % 11 == 5:
         raise flowctl.RetryLater("429 too many requests", after_s=0.01)
     if call % 13 == 5:
         raise OSError("no route to host")
 flowctl.FlowControlSpout(
-    name="orders", producer=[f"{n} " + "x" * (n % 50) for n in range(1_500)],
+    name="orders", producer=[f"{n} " + "x" * (n % 50) for n in range(3_000)],
     bolts=flowctl.LocalBolts(process, count=3),
     settings={
         "record.file": "rec", "tuple.records_max": 10, "retry.backoff_first_s": 0.01,
@@ -124,7 +124,7 @@ def test_a_driver_that_is_killed_leaves_what_it_decided_and_so_does_the_next(
     first = subprocess.Popen([sys.executable, "-c", _KILLED], cwd=tmp_path)
     recording = tmp_path / "rec"
     store = flowctl.FileCheckpointStore()
-    while store.load("orders").records < 100:
+    while store.load("orders").records < 100 or recording.stat().st_size < 3_000:
         assert first.poll() is None, "it ended before it could be killed"
         time.sleep(0.02)
     first.send_signal(signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_a_driver_that_is_killed_leaves_what_it_decided_and_so_does_the_next(
     assert restored.records, "the second run goes on where the first one was saved"
     assert not killed.core.is_drained
     assert resumed.core.is_drained
-    assert resumed.core.checkpoint().records == 1_500
+    assert resumed.core.checkpoint().records == 3_000
 
 
 def test_what_is_decided_otherwise_is_told_with_its_time(
