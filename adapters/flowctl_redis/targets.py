@@ -283,6 +283,7 @@ def sums_of(text: bytes) -> Sums:
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 5.0  # for calls that a person waits for
+_PARTS_FOR_S = 86_400  # a day, as of a run: see flowctl_redis/store.py
 _SCAN_COUNT = 1000  # keys per round trip: less than a millisecond of the server's time
 # Fields with what was learned about a target; a reset keeps sums by job and values set by hand.
 _LEARNED = ("limit", "rate", "reason", "total", "mark", "mark_at", "mark_before", "mark_before_at")
@@ -301,7 +302,9 @@ class RedisTargets:
 
     def names(self) -> list[str]:
         """Return the targets that were paced in the last 30 days.  Walks all keys."""
-        begin = f"{self._prefix}:target:{{"
+        return self._named(f"{self._prefix}:target:{{")
+
+    def _named(self, begin: str) -> list[str]:
         pattern = to_bytes(begin + "*}")
         keys = self._call(
             lambda client: list(client.scan_iter(match=pattern, count=_SCAN_COUNT, _type="HASH"))
@@ -337,6 +340,31 @@ class RedisTargets:
             except ConfigError:  # removed since it was listed
                 continue
         return found, damaged
+
+    def show_part(self, job: str, name: str, part: bytes) -> None:
+        """Keep what a partition of a write shows, in place of what it showed before; for a day."""
+        key = self._parts_key(job)
+
+        def keep(client: Any) -> None:
+            pipe = client.pipeline(transaction=False)
+            pipe.hset(key, to_bytes(name), part)
+            pipe.expire(key, _PARTS_FOR_S)
+            pipe.execute()
+
+        self._call(keep)
+
+    def parts(self, job: str) -> Sequence[bytes]:
+        """Return what the partitions of the writes of ``job`` show."""
+        found: Sequence[bytes] = self._call(lambda client: client.hvals(self._parts_key(job)))
+        return found
+
+    def jobs_with_parts(self) -> list[str]:
+        """Return the jobs whose partitions show anything.  Walks all keys."""
+        begin = f"{self._prefix}:parts:{{"
+        return self._named(begin)
+
+    def _parts_key(self, job: str) -> bytes:
+        return to_bytes(f"{self._prefix}:parts:{{{job}}}")
 
     def set(self, target: str, values: Mapping[str, float | None]) -> None:
         """Set ``min``, ``max`` or ``budget`` by hand; None restores the program's value."""

@@ -16,7 +16,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.core.records import ColumnRecords, Record
 from flowctl.delivery.delivery import Delivery
-from flowctl.delivery.pacers import Pacer, TargetPacer
+from flowctl.delivery.pacers import Pacer, TargetPacer, showing_part
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.sections import ColumnSections, Numbered, Sections, section_of
 from flowctl.delivery.tally import Tally
@@ -166,11 +166,18 @@ class Origin(msgspec.Struct, frozen=True):
 
     def partition(self) -> str:
         """Return the name of this task's partition."""
+        return f"{self._stage()}/{_partition_id()}"
+
+    def action(self) -> str:
+        """Return what all partitions of this write, or of this batch, have in common."""
+        return self._stage() if self.batch_id is None else f"{self._stage()}/{self.batch_id}"
+
+    def _stage(self) -> str:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         stage = f"/{context.stageId()}" if self.by_stage and context is not None else ""
-        return f"{self.name}{stage}/{_partition_id()}"
+        return f"{self.name}{stage}"
 
     def where(self, job: str, sections: Numbered) -> Where:
         """Return the place of this task's rows, which are those of ``sections``."""
@@ -231,12 +238,14 @@ def deliver(
         classify=plan.refusal,
     )
     delivery = Delivery(plan, where, pacer)
+    place = origin.action(), str(_partition_id())
     try:
-        if _partition_id() == 0 and task.is_named:
-            delivery.tally.redriven = redrive(plan, task.job, pacer, schema, rows).written
-        elif _partition_id() == 0:
-            tell_unnamed(plan, task.job)
-        delivery.run(sections)
+        with showing_part(task.redis, task.job, task.target, place, delivery.tally):
+            if _partition_id() == 0 and task.is_named:
+                delivery.tally.redriven = redrive(plan, task.job, pacer, schema, rows).written
+            elif _partition_id() == 0:
+                tell_unnamed(plan, task.job)
+            delivery.run(sections)
     except BaseException as error:
         _tell("partition_failed", task, where, delivery.tally, error=f"{type(error).__name__}")
         raise

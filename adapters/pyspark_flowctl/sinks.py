@@ -39,6 +39,7 @@ import inspect
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,6 +50,7 @@ from flowctl.delivery.options import BATCH, PACING, SINK, SinkOptions, checked, 
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_process
+from flowctl.instrumentation.text import printable, shown_command
 from flowctl.logs import ModuleLogger
 from flowctl.pacing.api import paced
 from flowctl.pacing.budgets import check_units
@@ -95,6 +97,7 @@ def run_on_rows(
 
 
 _log = ModuleLogger("pyspark_flowctl")
+_DESCRIPTION = "spark.job.description"
 _QUERY_ID = "sql.streaming.queryId"  # Spark's property of a stream's thread
 _EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
 # Options that workers get as pickles, so that an error can name one that can't be pickled; and
@@ -229,7 +232,8 @@ class FlowSink:
         partitions: set[str] = set()
         total = Written.into(lambda kept: self._failures(df, partitions, kept))
         try:
-            found = run_on_rows(df, partition, schema)
+            with _described(df, task):
+                found = run_on_rows(df, partition, schema)
         except Exception as error:
             if (ours := error_on_worker(error)) is not None:
                 raise ours from error
@@ -245,6 +249,22 @@ class FlowSink:
         part = self.task.parts.get("dead_letter")
         port = None if part is None else loaded("dead_letter", part)
         return failures_of_write(df, self.task.job, port, partitions, kept)
+
+
+@contextmanager
+def _described(df: Any, task: SinkTask) -> Iterator[None]:
+    """Let Spark's UI name the command that shows this write, unless its job has a description."""
+    session = None if task.redis is None else df.sparkSession
+    context = getattr(session, "sparkContext", None)  # not on Spark Connect
+    if context is None or context.getLocalProperty(_DESCRIPTION):
+        yield
+        return
+    watch = shown_command(["flowctl", "top", task.job, "--page"])
+    context.setJobDescription(f"flowctl writes into {printable(task.target)} · {watch}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION, None)
 
 
 class FlowBatch:

@@ -12,7 +12,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.offset_reader import Piece
-from flowctl.delivery.pacers import TargetPacer
+from flowctl.delivery.pacers import TargetPacer, showing_part
 from flowctl.delivery.plan import Plan, Where
 from flowctl.errors import RetryLater
 from flowctl.failure.callables import is_async
@@ -81,7 +81,11 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
         weight=options.weight,
         leave=options.leave,
     )
-    Delivery(plan, where, pacer).run(record.value for record in records)
+    delivery, target = Delivery(plan, where, pacer), options.target or options.job
+    redis = options.redis if options.target else None
+    place = "stream", piece.partition  # a batch goes on where the one before it ended
+    with showing_part(redis, options.job, target, place, delivery.tally):
+        delivery.run(record.value for record in records)
     return made
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +21,7 @@ from flowctl.cli.click_options import (
     page_option,
     redis_option,
 )
-from flowctl.errors import ConfigError, InfrastructureError
+from flowctl.errors import CheckpointCorruptError, ConfigError, InfrastructureError
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.text import printable, shown_command
 from flowctl.instrumentation.views import Page, make_view
@@ -43,20 +45,44 @@ def top(*, name: str, url: str | None, directory: Path | None) -> None:
     What is shown is what the run itself shows, once a second: it keeps that beside its checkpoint.
     """
     with opened_store(url, directory) as store:
-        first = _shown(store, name)
+        targets = _targets(url, directory)
+        first = _shown(store, name, targets)
         if first is None:
-            raise _nothing(store, name)
+            raise _nothing(store, name, targets)
         inner = make_view("auto")
         try:
-            Watch(lambda: _shown(store, name), _paged(inner, name), join=inner.join).run(first)
+            read = partial(_shown, store, name, targets)
+            Watch(read, _paged(inner, name), join=inner.join).run(first)
         finally:
             inner.leave()
 
 
-def _shown(store: Any, name: str) -> Shown | None:
-    """Return what the newest run of a job shows; None if there is nothing."""
+def _targets(url: str | None, directory: Path | None) -> Any:
+    """Return what Spark's tasks and paced targets keep in the Redis, if there is one."""
+    if not url or directory is not None:
+        return None
+    return load_adapter("flowctl_redis.targets", "redis").RedisTargets(url)
+
+
+def _written(targets: Any, name: str) -> Shown | None:
+    """Return what the newest write of a job without a driver shows."""
+    from flowctl.instrumentation.parts import shown_of, unpack
+
+    parts = unpack(targets.parts(name))
+    if not parts:
+        return None
+    with suppress(ConfigError, CheckpointCorruptError):  # no call was paced yet, or it is damaged
+        return shown_of(parts, time.time(), targets.read(parts[-1].target))
+    return shown_of(parts, time.time())
+
+
+def _shown(store: Any, name: str, targets: Any) -> Shown | None:
+    """Return what the newest run of a job shows, or its newest write; None if there is nothing."""
     from flowctl.instrumentation.shown import unpack
 
+    written = None if targets is None else _written(targets, name)
+    if written is not None and not store.shown(name):
+        return written
     data = store.shown(name)
     found = unpack(data) if data else None
     if data and found is None:
@@ -68,10 +94,11 @@ def _shown(store: Any, name: str) -> Shown | None:
     return found
 
 
-def _nothing(store: Any, name: str) -> ConfigError:
+def _nothing(store: Any, name: str, targets: Any) -> ConfigError:
     from flowctl.instrumentation.shown import unpack
 
     seen = [shown.job for data in store.all_shown() if (shown := unpack(data)) is not None]
+    seen += [] if targets is None else targets.jobs_with_parts()
     return ConfigError(
         "NAME",
         f"no run of {name!r} has shown anything in {store.place}.",
@@ -175,9 +202,7 @@ def page(*, url: str | None, directory: Path | None, place: str) -> None:
 
     where = Page.at(place, name="--page")
     with opened_store(url, directory) as store:
-        targets = None
-        if url and directory is None:
-            targets = load_adapter("flowctl_redis.targets", "redis").RedisTargets(url)
+        targets = _targets(url, directory)
         team = TeamPage(store.place, where)
         team.show(_seen(store, targets))
         click.echo(f"page at {team.url}")
@@ -196,9 +221,13 @@ def _seen(store: Any, targets: Any) -> Seen:
 
     shown = [unpack(data) for data in store.all_shown()]
     read, damaged = targets.read_all() if targets is not None else ([], [])
+    known = [each for each in shown if each is not None]
+    names = {each.job for each in known}
+    writes = [] if targets is None else targets.jobs_with_parts()
+    known += [w for job in writes if job not in names and (w := _written(targets, job))]
     return Seen(
         at_s=time.time(),
-        shown=tuple(each for each in shown if each is not None),
+        shown=tuple(known),
         targets=tuple(read),
         unread=shown.count(None) + len(damaged),
     )

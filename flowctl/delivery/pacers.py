@@ -1,17 +1,48 @@
-"""Pacers decide when a call may begin, and wait after a refusal."""
+"""Pacers decide when a call may begin, and wait after a refusal; and who sees what a task does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import asdict
+
+from flowctl.adapters import load_adapter
+from flowctl.delivery.tally import Tally
 from flowctl.errors import TargetDownError
 from flowctl.failure.classify import RefusalRule, refusal_of
+from flowctl.instrumentation.parts import KeepsParts, part_of, showing
 from flowctl.pacing.api import paced
 from flowctl.pacing.budgets import Cost
 from flowctl.pacing.gates import renew_gate
 
 T = TypeVar("T")
+
+
+@contextmanager
+def showing_part(
+    redis: str | None, job: str, target: str, place: tuple[str, str], tally: Tally
+) -> Iterator[None]:
+    """Show what a partition does, by ``tally``, to those who watch the job in ``redis``.
+
+    ``place``: which write or batch it is of, and its name there.  Without ``redis`` nobody can see.
+    """
+    if redis is None:
+        yield
+        return
+    action, name = place
+    with showing(
+        _kept_in(redis), part_of(job, target, action=action, name=name), lambda: asdict(tally)
+    ):
+        yield
+
+
+@cache
+def _kept_in(redis: str) -> KeepsParts:
+    kept: KeepsParts = load_adapter("flowctl_redis.targets", "redis").RedisTargets(redis)
+    return kept
 
 
 class Pacer(Protocol):

@@ -221,6 +221,43 @@ class Diagnosis:
         return msgspec.structs.replace(told, shares=_shares(all_s), tuple_time=_tuple_time(all_s))
 
 
+def verdict_of_calls(
+    snapshot: Snapshot, *, slots_s: float, called_s: float, waited_s: float
+) -> Verdict:
+    """Return the verdict on a write without a driver, from sums over its partitions [s].
+
+    ``slots_s``: for how long they have been at work; ``called_s`` of that in calls, ``waited_s``
+    waiting for the target or resting after refusals; in the rest they wait for Spark's rows.
+    """
+    if not slots_s:
+        return Verdict(headline="no partition is at work")
+    if not called_s:
+        return Verdict(headline="no call has ended yet")
+    called, waited = (min(1.0, part_s / slots_s) for part_s in (called_s, waited_s))
+    source = max(0.0, 1.0 - called - waited)
+    shares = Shares(service=called, refused=waited, source=source)
+    sums = _Sums(
+        at_s=slots_s,
+        slot_s=slots_s,
+        no_input_s=source * slots_s,
+        acked=snapshot.tuples_acked,
+        refused=snapshot.calls_refused,
+        paced_s=waited_s,
+    )
+    # Waiting for a place is no refusal.
+    is_refused = snapshot.calls_refused > 0
+    judged = shares if is_refused else msgspec.structs.replace(shares, refused=0.0)
+    found = _find(snapshot, sums, judged, TupleTime())
+    return Verdict(
+        limit=found.limit,
+        headline=found.headline,
+        why=found.why,
+        remedy=found.remedy,
+        shares=shares,
+        names=found.names,
+    )
+
+
 # -- Sums, and shares of them ------------------------------------------------------------------
 
 
