@@ -12,8 +12,8 @@ import pytest
 
 from flowctl.core.events import BoltState
 from flowctl.errors import CheckpointUnavailableError
-from flowctl.instrumentation.parts import Part, part_of, showing, shown_of, unpack
 from flowctl.instrumentation.shown import SILENT_S
+from flowctl.instrumentation.shown_parts import Part, part_of, showing, shown_of, unpack
 from flowctl.instrumentation.snapshot import Limit, Snapshot
 from flowctl.instrumentation.team_page import Seen, TeamState
 from flowctl_redis.targets import RedisTargets
