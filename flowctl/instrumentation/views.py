@@ -1,5 +1,5 @@
-"""The common part of all views, and the choice of one: ``live`` on a terminal, ``plain`` lines
-elsewhere.
+"""The common part of all views, and the choice of one: ``live`` on a terminal, below the cell in a
+notebook, ``plain`` lines elsewhere.
 """
 
 from __future__ import annotations
@@ -169,8 +169,14 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 def make_view(mode: ViewMode, *, stream: TextIO | None = None) -> BaseView:
     """Return the view for ``mode``; ``stream`` defaults to the terminal, else to stderr.
 
-    Raises :class:`ConfigError` for an unknown mode.  rich is imported only for ``live``.
+    In a notebook ``auto`` is a view below the cell.  Raises :class:`ConfigError` for an unknown
+    mode.  rich is imported only for ``live`` and in notebooks.
     """
+    if mode == "auto" and stream is None and "IPython" in sys.modules:
+        from flowctl.instrumentation.notebook import notebook_view
+
+        if (view := notebook_view()) is not None:
+            return view
     stream = stream or _default_stream()
     if mode == "auto":
         mode = "live" if suits_live(stream) else "plain"
