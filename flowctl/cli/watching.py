@@ -52,7 +52,7 @@ def top(*, name: str, url: str | None, directory: Path | None) -> None:
         inner = make_view("auto")
         try:
             read = partial(_shown, store, name, targets)
-            Watch(read, _paged(inner, name), join=inner.join).run(first)
+            Watch(read, _paged(inner, first), join=inner.join).run(first)
         finally:
             inner.leave()
 
@@ -108,16 +108,16 @@ def _nothing(store: Any, name: str, targets: Any) -> ConfigError:
     )
 
 
-def _paged(view: View, name: str) -> View:
+def _paged(view: View, shown: Shown) -> View:
     """Return ``view``, beside a page if --page asks for one."""
     place = page_beside("auto")
     if place is None:
         return view
     from flowctl.instrumentation.page import PageState, PageView
 
-    explain = shown_command(["flowctl", "explain", name])
+    explain = shown_command(["flowctl", "explain", shown.job])
     elsewhere = f"Which records failed, and why, is on the run's own page and in: {explain}"
-    return PageView(view, PageState(elsewhere=elsewhere), place)
+    return PageView(view, PageState(elsewhere=shown.elsewhere or elsewhere), place)
 
 
 class Watch:

@@ -33,7 +33,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of ``job`` showed at ``at_unix_ms``, by the driver's clock.
 
     ``snapshot``: its newest state; ``report``: how it ended, None while it goes on.  ``driver`` is
-    where it runs: process and host.
+    where it runs: process and host.  ``elsewhere``: where to look for what failed, and why.
     """
 
     job: str
@@ -42,6 +42,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     at_unix_ms: int
     snapshot: Snapshot | None = None
     report: Report | None = None
+    elsewhere: str = ""
 
     def is_silent(self, now_s: float) -> bool:
         """Whether it goes on, as far as it said, but has said nothing lately."""

@@ -23,6 +23,7 @@ from flowctl.instrumentation.diagnosis import verdict_of_calls
 from flowctl.instrumentation.numbers import counted
 from flowctl.instrumentation.shown import EVERY_S, SILENT_S, Shown
 from flowctl.instrumentation.snapshot import BoltView, Report, Snapshot
+from flowctl.instrumentation.text import shown_command
 
 # The end of a task waits to be shown for so long [s]: Redis takes a ms, and tasks may be short.
 _LAST_WORD_S: Final = 0.5
@@ -161,6 +162,8 @@ def shown_of(
         headline=f"writes into {newest.target}",
         driver=f"Spark's tasks (write {newest.action})",
         at_unix_ms=newest.at_unix_ms,
+        elsewhere="Which rows failed, and why, is in the workers' logs, and of those in the dead"
+        f" letter in: {shown_command(['flowctl', 'dlq', 'show', newest.job])}",
         snapshot=_snapshot(parts, now_s, stored),
         **told,
     )
@@ -262,7 +265,7 @@ def _report(parts: Sequence[Part]) -> Report:
     return Report(
         outcome="failed" if failed else "finished",
         error=error,
-        dead_letters_hint=f"flowctl dlq show {parts[0].job}" if lost else "",
+        dead_letters_hint=shown_command(["flowctl", "dlq", "show", parts[0].job]) if lost else "",
         **_numbers(parts),
     )
 

@@ -15,6 +15,7 @@ from flowctl.instrumentation.event_log import EventLog, place_of
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.snapshot import View
 from flowctl.instrumentation.summary import IN_MEMORY, place_lines, resume_line
+from flowctl.logs import ModuleLogger
 from flowctl.ports import SharingProducer
 from flowctl.runtime.bolt_watch import Departures, Endings, Notices, Reach, expected_of
 from flowctl.runtime.checkpointer import Checkpointer
@@ -35,6 +36,7 @@ from flowctl.runtime.sharing import Host
 from flowctl.threads import guarded
 from flowctl.wire.server import Joined, SpoutServer
 
+_log = ModuleLogger("flowctl")
 _FIRST_RECORD_POLL_S = 0.01  # far below the start of any bolt
 VIEW_EVERY_S = 0.25  # four times a second looks live
 # When stopping early, tuples in flight are awaited for this long: a tuple takes up to
@@ -292,10 +294,10 @@ class Run:
         self._run_events.look(snapshot)
 
     def _record(self) -> None:
-        """Write what was recorded; say so once if no more is."""
+        """Write what was recorded; log it, once, if no more is."""
         recorder = self._recorder
         if recorder is not None and recorder.flush():
-            self._say(f"recording ended: {recorder.problem}")
+            _log.warning("recording_lost", error=recorder.problem)
 
     def _phase(self) -> Phase:
         if self.control.stopping.is_set():

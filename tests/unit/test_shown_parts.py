@@ -96,6 +96,7 @@ def test_only_the_newest_write_counts_and_it_is_over_some_time_after_its_last_pa
     assert later.report.outcome == "finished"
     assert later.report.records_acked == 2 * 902
     assert later.report.dead_letters_hint == "flowctl dlq show adhoc"
+    assert later.elsewhere.endswith("flowctl dlq show adhoc")
     failed = shown_of([part("1", ago_s=30, is_over=True, error="OSError")], NOW_S)
     assert failed is not None
     assert failed.report is not None
