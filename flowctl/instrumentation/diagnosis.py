@@ -210,7 +210,7 @@ class Diagnosis:
         lasting = {limit: s for limit, s in held.items() if limit not in passing} or held
         if not lasting:
             return self._verdict
-        if self._sums.at_s - self._first.at_s < _LEAST_S:
+        if self._sums.at_s - self._first.at_s < _LEAST_S or set(lasting) == {Limit.STARTING}:
             return Verdict(headline="it was over too soon to say")
         all_well_s = lasting.pop(Limit.NOTHING, 0.0)
         worst = max(lasting, key=lasting.__getitem__, default=Limit.NOTHING)

@@ -210,6 +210,12 @@ def test_of_a_run_of_less_than_a_second_nothing_is_said() -> None:
     assert (verdict.limit, verdict.shares.driver) == (Limit.STARTING, 0.0)
 
 
+def test_a_run_that_ends_when_it_can_first_be_judged_has_not_just_begun() -> None:
+    run = Watched()
+    run.go(1.25)
+    assert run.diagnosis.of_run().headline == "it was over too soon to say"
+
+
 def test_a_limit_of_a_moment_leaves_a_run_fine() -> None:
     run = Watched()
     run.go(60.0)
