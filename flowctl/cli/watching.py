@@ -66,7 +66,8 @@ def _targets(url: str | None, directory: Path | None) -> Any:
 
 def _written(targets: Any, name: str) -> Shown | None:
     """Return what the newest write of a job without a driver shows."""
-    from flowctl.instrumentation.shown_parts import shown_of, unpack
+    from flowctl.instrumentation.shown_parts import shown_of
+    from flowctl.instrumentation.task_part import unpack
 
     parts = unpack(targets.parts(name))
     if not parts:

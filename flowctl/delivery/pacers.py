@@ -13,7 +13,7 @@ from flowctl.adapters import load_adapter
 from flowctl.delivery.tally import Tally
 from flowctl.errors import TargetDownError
 from flowctl.failure.classify import RefusalRule, refusal_of
-from flowctl.instrumentation.shown_parts import KeepsParts, part_of, showing
+from flowctl.instrumentation.task_part import KeepsParts, part_of, showing
 from flowctl.pacing.api import paced
 from flowctl.pacing.budgets import Cost
 from flowctl.pacing.gates import renew_gate

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from flowctl.cli.watching import top
 from flowctl.errors import ConfigError
-from flowctl.instrumentation.shown_parts import shown_of, unpack
+from flowctl.instrumentation.shown_parts import shown_of
+from flowctl.instrumentation.task_part import unpack
 from flowctl_redis.embedded import EmbeddedServer
 from flowctl_redis.targets import RedisTargets
 from pyspark_flowctl import flow_sink

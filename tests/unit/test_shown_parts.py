@@ -13,8 +13,9 @@ import pytest
 from flowctl.core.events import BoltState
 from flowctl.errors import CheckpointUnavailableError
 from flowctl.instrumentation.shown import SILENT_S
-from flowctl.instrumentation.shown_parts import Part, part_of, showing, shown_of, unpack
+from flowctl.instrumentation.shown_parts import shown_of
 from flowctl.instrumentation.snapshot import Limit, Snapshot
+from flowctl.instrumentation.task_part import Part, part_of, showing, unpack
 from flowctl.instrumentation.team_page import Seen, TeamState
 from flowctl_redis.targets import RedisTargets
 from tests.unit.test_team_page import NOW_S, claim, target_of
