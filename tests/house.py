@@ -10,7 +10,6 @@ measured, on the syntax alone.  Prints what breaks a rule and where, then the fi
 from __future__ import annotations
 
 import ast
-import gc
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -109,14 +108,10 @@ _OWN: Final = ("self", "cls", "mcs")  # need no annotation
 def read(folders: tuple[str, ...] = CODE, *, root: Path = ROOT) -> list[Source]:
     """Return all Python files of ``folders``."""
     paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
-    gc.disable()  # it would look at all trees again and again: two thirds of the time
-    try:
-        return [
-            Source(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
-            for path in paths
-        ]
-    finally:
-        gc.enable()
+    return [
+        Source(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+        for path in paths
+    ]
 
 
 # -- sizes -------------------------------------------------------------------------------------
@@ -255,14 +250,14 @@ def foreign_writes(sources: Sequence[Source]) -> Iterator[Breach]:
 
 
 def _writes(source: Source, owner: Owner, fields: Set[str]) -> Iterator[Breach]:
-    names = variables_of(owner, source)
-    for node in source.nodes:
-        for attribute in written(node):
-            field = attribute.attr
-            is_lent = owner.lent.get(field) == source.path
-            if field in fields and not is_lent and text_of(attribute.value) in names:
-                what = f"writes {field} of a {owner.called}, which only {owner.path} may"
-                yield Breach(source.path, attribute.lineno, what)
+    written_here = (attribute for node in source.nodes for attribute in written(node))
+    ours = [attribute for attribute in written_here if attribute.attr in fields]
+    names = variables_of(owner, source) if ours else ()
+    for attribute in ours:
+        field = attribute.attr
+        if owner.lent.get(field) != source.path and text_of(attribute.value) in names:
+            what = f"writes {field} of a {owner.called}, which only {owner.path} may"
+            yield Breach(source.path, attribute.lineno, what)
 
 
 # -- states ------------------------------------------------------------------------------------

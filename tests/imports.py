@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
+from tests.sources import nodes_of, text_of
+
 ROOMS_TOLD: Final = ("flowctl.core", "flowctl.runtime", "flowctl.bolts", "flowctl.delivery")
 # Names that each package has, or that say what is in them only within their room.
 NAMES_OF_EACH: Final = frozenset({"__init__", "__main__"})
@@ -68,6 +70,8 @@ def _imports(node: ast.AST, *, at_start: bool) -> Iterator[ast.Import | ast.Impo
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child
+        elif isinstance(child, ast.expr):  # holds none, and is most of a file
+            continue
         elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             continue
         elif not (at_start and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)):
@@ -128,21 +132,24 @@ def private_access(modules: Iterable[Module], of: Iterable[Module]) -> Iterator[
     ours = set[str]().union(*(_defined(each.tree) for each in of))
     for each in modules:
         own = _defined(each.tree)
-        for node in ast.walk(each.tree):
+        for node in nodes_of(each.tree):
             if isinstance(node, ast.Attribute) and _is_private(node.attr):
-                is_own = ast.unparse(node.value) in _OWN or node.attr in own
+                is_own = text_of(node.value) in _OWN or node.attr in own
                 if node.attr in ours and not is_own:
-                    yield each.name, ast.unparse(node)
+                    yield each.name, text_of(node)
             elif isinstance(node, ast.ImportFrom) and node.module != each.name.rpartition(".")[0]:
                 named = (a.name for a in node.names)
                 yield from ((each.name, n) for n in named if _is_private(n) and n in ours)
 
 
+@cache
 def _defined(tree: ast.Module) -> set[str]:
     """The names that a file defines: functions, classes, fields, slots."""
-    found = {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    found = set()
+    for node in nodes_of(tree):
+        if isinstance(node, ast.Constant):
+            found.add(str(node.value))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
