@@ -6,9 +6,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# Tests wait for processes and for time to pass: two more than two cores have.  Of those with Spark,
-# the tests with a session share one, and those that start programs with sessions another.
-TEST_JOBS ?= 4
+# Tests wait for processes and for time to pass: with four, two cores are half idle.  Of those with
+# Spark, the tests with a session share one, and those that start programs with sessions another.
+TEST_JOBS ?= 5
 DEMO_ARGS ?=
 SIM_ARGS ?=
 BENCH_ARGS ?=

@@ -3,8 +3,8 @@
 A test that is marked ``on_change("spark", …)`` names the parts of the product that it is about;
 ``on_change()``, for tests of pure code, means all that its file imports.  ``.ci/passed.tsv`` holds,
 for each file with such tests, a digest of those parts and of the file with its helpers, as they
-were when the whole suite passed.  ``make check`` leaves the marked tests of a file out where its
-digest is still the same, and writes the digests anew once all passed; commit them.
+were when its tests passed in a run of the whole suite.  ``make check`` leaves the marked tests of a
+file out where its digest is still the same, and writes the digests anew; commit them.
 ``make test-long``, a path, ``-k``, ``-m`` and ``--req`` leave none out.
 
 The rows of the control law are held the same way: ``python -m tests.changes COMMAND`` runs a

@@ -56,16 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _is_whole(config: pytest.Config) -> bool:
-    """Whether nobody named the tests to run."""
-    chosen = config.option.keyword or config.option.markexpr or config.option.req
+    """Whether nobody named the tests to run, or those to leave out."""
+    names = ("keyword", "markexpr", "req", "deselect", "ignore", "ignore_glob", "lf", "maxfail")
+    chosen = any(getattr(config.option, name, None) for name in names)  # some are of plugins
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     return not (chosen or named or config.option.long or config.option.collectonly)
 
 
 class _Passed:
-    """Keeps the digests with which a whole run passed, as they were at its start.
+    """Keeps the digests of the files whose tests passed in a whole run, as they were at its start.
 
-    Files with a test that was skipped are not kept: elsewhere it may fail.
+    Files with a test that was skipped are not kept: elsewhere it may fail.  Those with one that
+    failed run again; the others, which another file's failure says nothing about, do not.
     """
 
     def __init__(self, settled: list[str], digests: dict[str, str]) -> None:
@@ -77,11 +79,11 @@ class _Passed:
         node.workerinput["settled"] = self.settled
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.skipped:
+        if report.skipped or report.failed:
             self._digests.pop(report.nodeid.partition("::")[0], None)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        if exitstatus == 0:
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # not interrupted
             from tests import changes
 
             changes.write(changes.passed_besides_tests() | self._digests)

@@ -181,6 +181,8 @@ class Link:
         self._let_go = threading.Condition(lock)
         self._pauses = Pauses()
         self._queue: deque[tuple[Emission, float]] = deque()
+        # After a fatal error, until when tuples go back unbegun: the end of the run waits for them.
+        self._ends_by_s = 0.0
         self._known = KnownTuples(slots)  # ids of tuples queued, being processed or done
         self._writer = FrameWriter(FRAME_BYTES_MAX)
         self.promise: FlushPromise = FlushPromise()
@@ -340,6 +342,9 @@ class Link:
         if fail is not None and (fail.is_refused or ends_run):
             after_s = _END_WITHIN_S if ends_run else fail.after_s
             pauses.refused(slot, after_s, time.monotonic())
+            if ends_run:
+                self._ends_by_s = time.monotonic() + _END_WITHIN_S
+                self._unqueue([frame.tuple_id for frame, _ in self._queue])
             self._changed.notify_all()  # slots are no longer idle: they have to wait
         elif fail is not None:
             pauses.failed(slot)
@@ -470,6 +475,8 @@ class Link:
                     self._queue.append((frame, now_s))
                     if type(frame) is RangeEmission:
                         self.ranges.add([frame])
+            if now_s < self._ends_by_s:  # sent before the spout knew
+                self._unqueue([frame.tuple_id for frame, _ in self._queue])
             self.promise.give(now_s)
             if not self._reading.is_slots:  # then no thread waits
                 self._changed.notify(min(len(tuples), self._slots))
@@ -486,14 +493,17 @@ class Link:
 
     def _give_back(self, tuple_ids: set[int]) -> None:
         with self._lock:
-            given = [f.tuple_id for f, _ in self._queue if f.tuple_id in tuple_ids]
-            if given:
-                self._queue = deque(i for i in self._queue if i[0].tuple_id not in tuple_ids)
-                self._known.forget(*given)
-                self.ranges.forget(given)
-            self._writer.append(Revoked(given))
-            self.revoked += len(given)
+            self._unqueue([f.tuple_id for f, _ in self._queue if f.tuple_id in tuple_ids])
         self.flush()
+
+    def _unqueue(self, given: list[int]) -> None:
+        """Give back tuples that are queued.  Holding _changed."""
+        if given:
+            self._queue = deque(i for i in self._queue if i[0].tuple_id not in given)
+            self._known.forget(*given)
+            self.ranges.forget(given)
+        self._writer.append(Revoked(given))
+        self.revoked += len(given)
 
     def beat(self) -> None:
         """Send a heartbeat, and end the calls that took too long."""

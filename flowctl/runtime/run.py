@@ -414,7 +414,8 @@ class Run:
                 self._stop_bolts(self._listening, timeout_s)
         finally:
             if self.reader.ident:
-                self.reader.join(timeout=timeout_s)
+                # A read that takes longer would not end within ten seconds either.
+                self.reader.join(timeout=min(timeout_s, FROZEN_STOP_TIMEOUT_S))
             self._plan.producer.close()
 
     def _stop_timeout_s(self) -> float:

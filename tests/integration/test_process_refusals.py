@@ -151,7 +151,14 @@ class Target:
 
 
 @pytest.mark.parametrize(
-    ("slots", "is_async"), [(1, False), (8, False), (1, True), (64, True)], ids=str
+    ("slots", "is_async"),
+    [
+        pytest.param(1, False, marks=[pytest.mark.slow, pytest.mark.on_change("wire")]),
+        (8, False),
+        pytest.param(1, True, marks=[pytest.mark.slow, pytest.mark.on_change("wire")]),
+        (64, True),
+    ],
+    ids=str,
 )
 def test_a_bolt_calls_a_target_that_refuses_twice_a_second_at_most_then_less(slots, is_async):
     target = Target()

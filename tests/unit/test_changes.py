@@ -64,8 +64,11 @@ def test_what_failed_or_was_skipped_did_not_pass(house: Path) -> None:
     ran(house)
     assert changes.known(house / ".ci/passed.tsv") == {}
     test.write_text(MARKED.replace("print('quick ran')", "assert False"))
+    (house / "tests/test_other.py").write_text(MARKED)
+    ran(house, "-x")
+    assert changes.known(house / ".ci/passed.tsv") == {}, "who knows what else would have failed"
     ran(house)
-    assert changes.known(house / ".ci/passed.tsv") == {}
+    assert set(changes.known(house / ".ci/passed.tsv")) == {"tests/test_other.py"}
 
 
 def test_each_part_that_is_named_is_there() -> None:
