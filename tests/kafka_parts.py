@@ -43,7 +43,7 @@ class MockKafka:
         client = self.client("reader")
         client.assign([TopicPartition(topic, number, 0) for number in range(self.PARTITIONS)])
         found: list[Message] = []
-        while len(found) < count and (more := client.consume(1_000, timeout=10)):
+        while len(found) < count and (more := client.consume(count - len(found), timeout=10)):
             found += more
         found += client.consume(1, timeout=0.2)
         client.close()

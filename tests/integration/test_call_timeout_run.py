@@ -102,6 +102,8 @@ def test_what_a_call_writes_after_it_was_given_up_is_not_there_besides_its_lette
     assert found == [(n,) for n in range(200) if n != 50]
 
 
+@pytest.mark.slow
+@pytest.mark.on_change("wire")
 def test_a_bolt_whose_only_thread_is_stuck_leaves_and_its_tuple_goes_to_another(
     hanging: Hanging, tmp_path: Path
 ) -> None:
@@ -134,6 +136,8 @@ def test_an_async_call_past_its_bound_is_cancelled_and_its_bolt_goes_on(tmp_path
     assert not report.long_calls
 
 
+@pytest.mark.slow
+@pytest.mark.on_change("wire")
 def test_without_a_dead_letter_the_run_names_the_record(hanging: Hanging, tmp_path: Path) -> None:
     spout = _spout(hanging, tmp_path, count=4, **{"retry.attempts_max": 2})
     spout.dead_letter = None
@@ -227,6 +231,8 @@ def test_a_bolt_that_left_comes_back_when_its_call_returns(
     assert not report.long_calls
 
 
+@pytest.mark.slow
+@pytest.mark.on_change("wire")
 def test_one_record_that_hangs_holds_no_bolt_however_few_there_are(
     hanging: Hanging, tmp_path: Path
 ) -> None:
@@ -253,6 +259,8 @@ def test_where_every_bolt_is_stuck_the_error_names_the_record_and_what_helps(
     assert "slow to start" not in str(caught.value)
 
 
+@pytest.mark.slow
+@pytest.mark.on_change("wire")
 def test_the_rest_of_a_range_goes_to_others_when_a_call_of_it_never_returns(
     tmp_path: Path,
 ) -> None:

@@ -40,7 +40,9 @@ def saved_records(url: str) -> int:
 
 @pytest.mark.req("S44", "S117")
 @pytest.mark.parametrize(
-    "away_s", [4.0, pytest.param(20.0, marks=pytest.mark.slow)], ids=["some_seconds", "20_s"]
+    "away_s",
+    [4.0, pytest.param(20.0, marks=[pytest.mark.slow, pytest.mark.on_change("redis")])],
+    ids=["some_seconds", "20_s"],
 )
 def test_killed_in_mid_run_and_back_later(tmp_path: Path, valkey: Valkey, away_s: float) -> None:
     job = Job(tmp_path, 6_000, TUPLE_S=0.2, FLOWCTL_REDIS_URL=valkey.url)
