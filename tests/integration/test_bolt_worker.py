@@ -189,6 +189,29 @@ def test_tuples_not_begun_are_given_back_while_process_is_busy(gate):
     assert gate.seen == ["wait", 2, 4]
 
 
+def test_after_a_fatal_error_what_was_not_begun_goes_back_for_the_run_ends(gate):
+    """Kind: the end of a run waits for tuples that nobody is going to begin."""
+
+    def process(batch) -> None:
+        gate(batch)
+        raise UnrunnableError("process", "no such function")
+
+    with spout() as s:
+        bolt = ThreadBolt(s.endpoint, "b1", process)
+        s.until(lambda: s.joined("b1"))
+        s.send("b1", tuple_of(1, "wait"), tuple_of(2), tuple_of(3))
+        gate.wait_entered()
+        gate.leave.release()
+        s.until(lambda: s.frames("b1", Revoked))
+        s.send("b1", tuple_of(4))  # the spout had sent it by then
+        s.until(lambda: len(s.frames("b1", Revoked)) == 2)
+        assert s.frames("b1", Revoked) == [Revoked([2, 3]), Revoked([4])]
+        assert [fail.tuple_id for fail in s.fails("b1")] == [1]
+        s.end("b1")
+        bolt.wait()
+    assert gate.seen == ["wait"]
+
+
 def test_a_revoke_right_behind_the_tuples_is_obeyed_in_order(gate):
     with spout() as s:
         bolt = ThreadBolt(s.endpoint, "b1", gate)
