@@ -70,12 +70,14 @@ def _imports(node: ast.AST, *, at_start: bool) -> Iterator[ast.Import | ast.Impo
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child
-        elif isinstance(child, ast.expr):  # holds none, and is most of a file
-            continue
-        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            continue
+        elif isinstance(child, ast.expr) or _is_for_types(child):
+            continue  # most of a file are expressions, which hold none
         elif not (at_start and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)):
             yield from _imports(child, at_start=at_start)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and text_of(node.test) == "TYPE_CHECKING"
 
 
 def _named(node: ast.Import | ast.ImportFrom, known: Mapping[str, object]) -> Iterator[str]:
