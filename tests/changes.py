@@ -118,6 +118,12 @@ def _helper(module: str, importer: str, root: Path) -> str | None:
     return None
 
 
+def imported_by(module: str, root: Path) -> set[str]:
+    """The modules of the product that import this one themselves."""
+    graph = _graph(root)
+    return graph.find_modules_that_directly_import(module) if module in graph.modules else set()
+
+
 def _product(modules: Iterable[str], root: Path) -> list[Path]:
     """The files of all modules of the product that may be imported through these."""
     graph = _graph(root)

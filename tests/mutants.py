@@ -33,7 +33,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final
@@ -263,13 +263,14 @@ def files_of(part: str, root: Path = ROOT) -> list[str]:
 
 
 def tests_of(files: Iterable[str], root: Path = ROOT) -> list[str]:
-    """The files of tests that import one of these modules, or a public name of it."""
+    """The files of tests that import one of these modules, a public name of it, or a door to it."""
     from tests.changes import imports_of
 
     wanted = set(files)
     parts = {part: files_of(part, root) for part in PARTS}
     whole = [part for part, its in parts.items() if wanted & set(its)]
     modules = tuple(_module(file) for file in wanted.union(*(parts[part] for part in whole)))
+    modules += _doors_to(modules, root)
     found = [name for part in whole for name in ALSO.get(part, ()) if (root / name).is_file()]
     for folder in TESTS:
         for path in sorted((root / "tests" / folder).glob("test_*.py")):
@@ -283,6 +284,18 @@ def tests_of(files: Iterable[str], root: Path = ROOT) -> list[str]:
 def _module(file: str) -> str:
     name = file.removeprefix("adapters/").removesuffix(".py").removesuffix("/__init__")
     return name.replace("/", ".")
+
+
+def _doors_to(modules: Sequence[str], root: Path) -> tuple[str, ...]:
+    """The modules of adapters that import one of these: their tests may be its only ones."""
+    from tests.changes import imported_by
+
+    return tuple(
+        name
+        for module in modules
+        for name in imported_by(module, root)
+        if "." in name and not name.startswith("flowctl.")
+    )
 
 
 def _defined_in(name: str) -> str:

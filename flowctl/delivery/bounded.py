@@ -195,7 +195,10 @@ class Callers:
     """
 
     def __init__(self, most: int) -> None:
-        self.lock: threading.Condition = threading.Condition(threading.RLock())
+        held = threading.RLock()
+        self.lock: threading.Condition = threading.Condition(held)
+        # For who waits for all of them: it would take the word that is meant for one of them.
+        self._over = threading.Condition(held)
         self._most = most
         self._work: Callable[[], None] = lambda: None
         self._threads = self._idle = self._calling = 0
@@ -220,7 +223,7 @@ class Callers:
             try:
                 self._start()
                 while self._threads if self._ending is None else self._calling:
-                    self.lock.wait()
+                    self._over.wait()
             except BaseException as error:  # an interrupt: no call begins any more
                 self._ending = error
                 raise
@@ -249,7 +252,9 @@ class Callers:
         finally:
             with self.lock:
                 self._threads -= 1
-                self.lock.notify_all()
+                self._over.notify()
+                if self._ending is not None:
+                    self.lock.notify_all()
 
     def check(self) -> None:
         """Raise :class:`StoppedError` if another thread has failed."""
@@ -286,7 +291,7 @@ class Callers:
             with self.lock:
                 self._calling -= 1
                 if self._ending is not None:
-                    self.lock.notify_all()
+                    self._over.notify()
 
 
 class StoppedError(BaseException):

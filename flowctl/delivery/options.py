@@ -462,8 +462,8 @@ def documented(*doors: str) -> Callable[[_T], _T]:
 
     def decorate(door: _T) -> _T:
         lines = [
-            f"        {option.name}: {option.says}; {_plain(option.meaning)}"
-            f" (default {option.default!r})"
+            f"        {option.name}: {option.says}; {option.meaning}"
+            f" (default {option.default!r})".replace("`", "")
             for option in OPTIONS
             if set(doors) & set(option.doors)
         ]
@@ -473,7 +473,3 @@ def documented(*doors: str) -> Callable[[_T], _T]:
         return door
 
     return decorate
-
-
-def _plain(meaning: str) -> str:
-    return meaning.replace("`", "")

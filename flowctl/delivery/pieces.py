@@ -189,7 +189,6 @@ class Pieces:
 
     def begin(self, piece: FlowTuple, now_s: float) -> None:
         """``piece`` is about to be sent."""
-        piece.wait_anew(now_s)
         if self._target.is_troubled:
             self._target.note_sent(now_s)
 

@@ -402,11 +402,7 @@ def _of_texts(name: str, texts: Any) -> _Shape:
 def _of_numbers(name: str, numbers: Any) -> _Shape:
     if not len(numbers):
         return _Shape(name)
-    try:
-        values = _fixed(_one_nan(numbers))
-    except ValueError:  # of no fixed width: a type that Spark does not have
-        shown = "".join(f"{_shown(number)}\n" for number in numbers.to_pylist())
-        values = shown.encode("utf-8", "surrogatepass")
+    values = _fixed(_one_nan(numbers))
     return _Shape(name, values=values, value_bytes=len(values))
 
 

@@ -242,3 +242,21 @@ def test_marks_are_those_of_other_versions_of_pyarrow() -> None:
     batch = pa.record_batch(columns, names=[str(kind) for kind, _ in KINDS])
     [first, *_] = marks([batch])
     assert first == (0, GOLDEN, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "other"),
+    [
+        (pa.month_day_nano_interval(), (1, 2, 3), (1, 2, 4)),
+        (pa.list_(pa.int8(), 2), [1, 2], [2, 1]),
+        (pa.run_end_encoded(pa.int32(), pa.int8()), 1, 2),
+    ],
+    ids=str,
+)
+def test_types_that_are_rare_are_told_by_their_values(kind: Any, value: Any, other: Any) -> None:
+    def marked(*values: Any) -> list[tuple[int, ...]]:
+        return marks([pa.record_batch([pa.array(values, kind)], names=["c"])])
+
+    assert marked(value, other) == marked(value, other)
+    assert marked(value, other) != marked(other, value)
+    assert marked(value, None) != marked(other, None)

@@ -56,6 +56,89 @@ def test_as_many_calls_as_asked_are_under_way_at_once(timeout_s: float | None) -
     assert len(threads) == 4
 
 
+def test_after_a_pause_of_the_source_as_many_calls_are_made_again() -> None:
+    """Kind: a thread that waited once counts as idle for ever, and no other is started."""
+    first_is_done, here = threading.Event(), threading.Barrier(3)
+
+    def rows() -> Iterator[int]:
+        yield 0
+        assert first_is_done.wait(_LONG_S)  # one thread reads, the other waits for it
+        yield from range(1, 31)
+
+    def call(batch: Batch) -> None:
+        if batch[0].value:
+            here.wait(_LONG_S)
+
+    made = delivery(call, Told(first_is_done), calls=3)
+    assert made.run(rows()).written == 31
+
+
+class Told(Eager):
+    """Says when a call is over, to those that its thread leaves waiting."""
+
+    def __init__(self, is_over: threading.Event) -> None:
+        self._is_over = is_over
+
+    def run(self, call: Callable[[], T], cost: float | None) -> T:
+        made = super().run(call, cost)
+        threading.Timer(0.05, self._is_over.set).start()  # by then it waits for the reader
+        return made
+
+
+def test_after_an_error_nothing_more_is_read() -> None:
+    read: list[int] = []
+    failed: list[threading.Thread] = []
+    is_called = threading.Event()
+
+    def rows() -> Iterator[int]:
+        for row in range(100):
+            read.append(row)
+            yield row
+
+    def call(batch: Batch) -> None:
+        if batch[0].value == 1:
+            failed.append(threading.current_thread())
+            is_called.set()
+            raise UnrunnableError("fn", "is wrong")
+        assert is_called.wait(_LONG_S)
+        failed[0].join(_LONG_S)
+
+    with pytest.raises(UnrunnableError):
+        delivery(call, calls=2).run(rows())
+    assert read == [0, 1]
+
+
+def test_an_error_is_told_though_another_thread_waits_for_the_target() -> None:
+    """Kind: a task ends only when a target that is full has room."""
+    is_told, waited = threading.Event(), []
+
+    class Waiting:
+        def run(self, call: Callable[[], T], cost: float | None) -> T:
+            try:
+                return call()
+            except RetryLater:
+                waited.append(is_told.wait(_LONG_S))
+                raise
+
+    failed: list[threading.Thread] = []
+    is_called = threading.Event()
+
+    def call(batch: Batch) -> None:
+        if batch[0].value == 1:
+            failed.append(threading.current_thread())
+            is_called.set()
+            raise UnrunnableError("fn", "is wrong")
+        assert is_called.wait(_LONG_S)
+        failed[0].join(_LONG_S)
+        threading.Event().wait(0.05)  # by then run() waits for this call
+        raise RetryLater("full")
+
+    with pytest.raises(UnrunnableError):
+        delivery(call, Waiting(), calls=2).run(range(2))
+    assert not waited, "the error came only when the wait was over"
+    is_told.set()
+
+
 def test_no_thread_is_made_that_has_nothing_to_do() -> None:
     seen = set()
     delivery(lambda batch: seen.add(threading.active_count()), calls=1_000).run(range(2))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flowctl import Limits, paced
+from flowctl.core.settings import LONG_SECONDS_MAX
 from flowctl.delivery.options import (
     APPLY,
     BATCH,
@@ -21,6 +22,9 @@ from flowctl.delivery.options import (
     SINK,
     ApplyOptions,
     SinkOptions,
+    checked,
+    documented,
+    for_apply,
     names_of,
 )
 from flowctl.errors import ConfigError
@@ -74,6 +78,77 @@ def test_help_tells_each_option(door: str, call: Callable[..., Any]) -> None:
     assert said is not None
     for name in names_of(door):
         assert f"\n    {name}: " in said
+
+
+def test_a_door_tells_its_own_options_and_stays_what_it_is() -> None:
+    def door() -> None:
+        """What it does."""
+
+    assert documented(SINK, PACED)(door) is door
+    said = door.__doc__ or ""
+    assert said.startswith("What it does.\n\n    Options:\n        target: a name; ")
+    told = [line.split(":")[0].strip() for line in said.splitlines()[3:]]
+    assert told == [name for name in _names() if name in {*names_of(SINK), *names_of(PACED)}]
+    assert "`" not in said
+    assert "\n        rows_max: a whole number; " in said
+    assert said.count("(default ") == len(told)
+
+
+def _names() -> list[str]:
+    return [option.name for option in OPTIONS]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "used"),
+    [
+        ("cache", Path("/results"), "/results"),
+        ("cache", "s3://bucket/results", "s3://bucket/results"),
+        ("errors", "column", "column"),
+        ("mode", "append", "append"),
+        ("table", "catalog.namespace.table", "catalog.namespace.table"),
+        ("deadline_s", LONG_SECONDS_MAX, float(LONG_SECONDS_MAX)),
+        ("bolts", "auto", "auto"),
+        ("bolts", 3, 3),
+        ("bolts", print, print),
+        ("dead_letter", Path("/letters"), "/letters"),
+    ],
+)
+def test_an_option_is_used_as_it_is_meant(name: str, value: Any, used: Any) -> None:
+    found = checked(APPLY, {name: value})[name]
+    assert (type(found), found) == (type(used), used)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cache", ""),
+        ("cache", 5),
+        ("errors", "row"),
+        ("mode", "overwrite"),
+        ("table", 5),
+        ("table", ""),
+        ("deadline_s", LONG_SECONDS_MAX + 1),
+        ("slots", 0),
+        ("bolts", 0),
+        ("bolts", "many"),
+    ],
+)
+def test_what_an_option_can_not_be_is_said_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as told:
+        checked(APPLY, {name: value})
+    assert told.value.field == name
+    assert told.value.remedy
+
+
+def test_the_redis_that_is_given_comes_before_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FLOWCTL_REDIS_URL", "redis://of-all:1/0")
+    told = for_apply("j", {"target": "redis-first", "redis": "redis://own:1/0"})["paced"]
+    assert told.settings.redis == "redis://own:1/0"
+    assert (
+        for_apply("j", {"target": "redis-second"})["paced"].settings.redis == "redis://of-all:1/0"
+    )
 
 
 # What no door can use, for each option that more than one door takes.

@@ -131,6 +131,17 @@ def test_a_replay_takes_each_partition_as_far_as_it_went_and_leaves_the_rest() -
     assert ends["a"] == PartitionCheckpoint(12, 12)
 
 
+def test_after_a_replay_the_same_producer_goes_on_where_the_batch_ended() -> None:
+    """Kind: the first batch after a restart reads its source twice, as a replay knows no ends."""
+    script = Script([chunk(1, 4), SourceChunk("a", (), end=9), chunk(1, 1, "b"), NOTHING])
+    reading = script.reading()
+    end = Offset(0, {"a": PartitionCheckpoint(4, 4, end=9)})
+    assert rows_of(reading.replay(START, end)) == ["a1", "a2", "a3", "a4"]
+    pieces, _ = reading.take(end, 100)
+    assert rows_of(pieces) == ["b1"]
+    assert (len(script.opened), script.closed) == (1, 0)
+
+
 def test_a_replay_waits_for_records_but_not_for_ever() -> None:
     slow = [NOTHING] * 9
     script = Script([*slow, chunk(1, 1), *slow, chunk(2, 2), NOTHING], 1.0)
