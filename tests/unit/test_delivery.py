@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -560,6 +561,7 @@ def test_a_tally_says_what_happened() -> None:
         " waited 1.2 s"
     )
     assert total.fields()["rows"] == 15 and "left_out" not in total.fields()
+    assert Tally(called_s=1.23456).fields() == {"rows": 0, "written": 0, "called_s": 1.235}
 
 
 def test_rows_that_come_as_columns_are_taken_by_the_call() -> None:
@@ -586,6 +588,7 @@ def test_rows_that_come_as_columns_are_taken_by_the_call() -> None:
     assert first.unsettled is None
     assert last.unsettled == ((-1,), section_of(first.first)[0])
     assert last.section == section_of(last.first)
+    assert section_of((4, 2, 99, 5)) == ((4, 2, 99, -1), (4, 2, 99, sys.maxsize))
 
 
 def test_a_sink_is_told_not_to_join_over_a_row_that_was_given_up() -> None:

@@ -115,6 +115,25 @@ def test_an_async_fn_past_its_bound_is_cancelled() -> None:
     assert taken == Counter(value for value in range(200) if value != 70)
 
 
+def test_the_next_call_waits_until_a_cancelled_one_has_cleaned_up() -> None:
+    """Kind: a connection is given back while the next call uses it already."""
+    hung, cleaned = 0, 0
+
+    async def load(batch: Batch) -> None:
+        nonlocal hung, cleaned
+        assert cleaned == hung
+        if batch[0].value == 1:
+            hung += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(BOUND_S / 2)
+                cleaned += 1
+
+    tally = _deliver(load, rows_max=1, attempts_max=1, dead_letter=Letters())
+    assert (tally.written, tally.gave_up, hung, cleaned) == (199, 1, 1, 1)
+
+
 def test_a_call_sees_the_context_of_its_task_and_its_errors_come_out() -> None:
     name = contextvars.ContextVar[str]("name")
     name.set("of the task")
