@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
 from flowctl.delivery.delivery import Delivery, ReadRows
 from flowctl.delivery.plan import Plan, Where
-from flowctl.delivery.sections import ColumnSections, section_of
+from flowctl.delivery.sections import section_of
 from flowctl.delivery.tally import Tally
 from flowctl.errors import (
     FencedError,
@@ -562,33 +561,6 @@ def test_a_tally_says_what_happened() -> None:
     )
     assert total.fields()["rows"] == 15 and "left_out" not in total.fields()
     assert Tally(called_s=1.23456).fields() == {"rows": 0, "written": 0, "called_s": 1.235}
-
-
-def test_rows_that_come_as_columns_are_taken_by_the_call() -> None:
-    pa = pytest.importorskip("pyarrow")
-    batches = [pa.RecordBatch.from_pydict({"n": list(range(at, at + 7))}) for at in (0, 7, 14)]
-    columns = ColumnSections(batches, lambda columns: columns.to_pylist())
-    where = Where(
-        "job", "7", place=columns.place, rest=columns.rest, section_of=section_of, before=(-1,)
-    )
-    calls: list[tuple[Any, list[Any]]] = []
-
-    def fn(batch: Batch) -> None:
-        calls.append((batch.span, list(batch.values)))
-
-    clock = Clock()
-    made = Delivery(
-        Plan(process=fn, rows_max=10), where, PatientPacer(clock), clock=clock, sleep=clock.sleep
-    )
-    assert made.run(columns).written == 21
-    assert [value["n"] for _, values in calls for value in values] == list(range(21))
-    assert all(len(values) <= 10 for _, values in calls)
-    [first, *_, last] = [span for span, _ in calls]
-    # What earlier attempts wrote is not joined over; what this one settled in the section is.
-    assert first.unsettled is None
-    assert last.unsettled == ((-1,), section_of(first.first)[0])
-    assert last.section == section_of(last.first)
-    assert section_of((4, 2, 99, 5)) == ((4, 2, 99, -1), (4, 2, 99, sys.maxsize))
 
 
 def test_a_sink_is_told_not_to_join_over_a_row_that_was_given_up() -> None:

@@ -1,9 +1,10 @@
-"""Several calls of one partition at once: as many as asked, and each row as exact as with one."""
+"""Several calls of one partition, at once or of columns: each row as exact as with one."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from flowctl.bolts.batch import Batch
 from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import Pacer, TargetPacer
 from flowctl.delivery.plan import Plan, Where
-from flowctl.delivery.sections import Sections, section_of
+from flowctl.delivery.sections import ColumnSections, Sections, section_of
 from flowctl.errors import RetryLater, UnrunnableError
 from flowctl.failure.classify import refusal_of
 from flowctl.pacing.gates import close_gates
@@ -306,3 +307,27 @@ def test_the_limit_of_the_target_holds_for_all_of_them(request: pytest.FixtureRe
     made = delivery(call, pacer, calls=32)
     assert made.run(range(300)).written == 300
     assert 1 <= most <= 3
+
+
+def test_rows_that_come_as_columns_are_taken_by_the_call() -> None:
+    pa = pytest.importorskip("pyarrow")
+    batches = [pa.RecordBatch.from_pydict({"n": list(range(at, at + 7))}) for at in (0, 7, 14)]
+    columns = ColumnSections(batches, lambda columns: columns.to_pylist())
+    where = Where(
+        "job", "7", place=columns.place, rest=columns.rest, section_of=section_of, before=(-1,)
+    )
+    calls: list[tuple[Any, list[Any]]] = []
+
+    def fn(batch: Batch) -> None:
+        calls.append((batch.span, list(batch.values)))
+
+    made = Delivery(Plan(process=fn, rows_max=10), where, Eager())
+    assert made.run(columns).written == 21
+    assert [value["n"] for _, values in calls for value in values] == list(range(21))
+    assert all(len(values) <= 10 for _, values in calls)
+    [first, *_, last] = [span for span, _ in calls]
+    # What earlier attempts wrote is not joined over; what this one settled in the section is.
+    assert first.unsettled is None
+    assert last.unsettled == ((-1,), section_of(first.first)[0])
+    assert last.section == section_of(last.first)
+    assert section_of((4, 2, 99, 5)) == ((4, 2, 99, -1), (4, 2, 99, sys.maxsize))
