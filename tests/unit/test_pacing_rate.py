@@ -135,11 +135,41 @@ def test_where_all_is_refused_one_call_at_a_time_asks_whether_it_is_over() -> No
     rated.takes = 0.0
     rated.run(3.0)
     assert rated.rate.is_closed
-    _, refused = rated.run(60.0)
-    assert refused <= 60.0 / 5.0 + 4
+    rates = [rated.rate.most]
+    for _ in range(round(60.0 / TICK_S)):
+        rated.run(TICK_S)
+        rates += [rated.rate.most] if rated.rate.most != rates[-1] else []
+    assert [1 / rate for rate in rates] == [2, 4, 5], "each after twice as long, up to 5 s"
     rated.takes = 40.0
     rated.run(10.0)
     assert rated.rate.most == inf, "it was away: what came before says nothing"
+
+
+def test_after_an_outage_a_rate_is_what_it_was() -> None:
+    rated = Rated(40.0, 100.0)
+    rated.experiment()
+    rated.run(10.0)
+    before = rated.rate.most
+    rated.takes = 0.0
+    rated.run(23.0)
+    assert rated.rate.is_closed
+    rated.takes = 40.0
+    rated.run(8.0)
+    assert rated.rate.state is State.HELD
+    assert rated.rate.most == pytest.approx(before, rel=0.1)
+
+
+def test_a_target_that_opened_once_and_refuses_all_again_is_closed_without_an_experiment() -> None:
+    rated = Rated(40.0, 100.0)
+    rated.experiment()
+    rated.takes = 0.0
+    rated.run(40.0)  # as long as no usual window is
+    rated.takes, rated.tries = 40.0, 30.0
+    rated.run(10.0)
+    assert rated.rate.state is State.FREE
+    rated.takes = 0.0
+    rated.run(5.0)
+    assert rated.rate.is_closed
 
 
 def test_after_an_outage_a_target_takes_at_once_what_it_took() -> None:

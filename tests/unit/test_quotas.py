@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flowctl import paced
+from flowctl.core.pacing.leases import least_rate
 from flowctl.core.pacing.quotas import DAY_S, Pots, Quota
 from flowctl.delivery.pacers import TargetPacer
 from flowctl.errors import ConfigError, QuotaUsedUpError, SpentError
@@ -117,6 +118,34 @@ def test_in_no_window_more_than_any_quota_is_begun_and_nearly_all_of_one(seed: i
             assert used <= quota.amount, quota.text
     busy = begun(Pots(quotas[:1], span_of), lambda: (1,), 1800.0)
     assert 0.97 <= len([t for t, _ in busy if t >= 600]) / (60 * 20) <= 1
+
+
+def test_dollars_and_other_parts_of_a_unit_do_not_pile_up_while_nothing_is_called() -> None:
+    """Kind: what costs less than 1 is taken for something that is given back."""
+    pots = Pots(bounds_of("3 $/min").quotas, span_of)
+    pots.take(0, DAY, (0.25,))
+    taken = 0.0
+    while taken < 10 and pots.lack(3_600.0, DAY + 3_600.0, (0.25,)) is None:
+        pots.take(3_600.0, DAY + 3_600.0, (0.25,))
+        taken += 0.25
+    assert 0 < taken <= 3
+
+
+@pytest.mark.parametrize("hold_s", [0.0, 20.0, 60.0])
+@pytest.mark.parametrize("budget", ["600 tokens/min", "600/min"])
+def test_a_window_holds_its_amount_though_calls_begin_late(budget: str, hold_s: float) -> None:
+    [quota] = bounds_of(budget).quotas
+    at_once, rate = quota.pace(hold_s)
+    first = 1 if quota.unit == "calls" else 0  # needs no room
+    assert at_once - first + rate * (quota.window_s + hold_s) <= quota.amount * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("budget", "learned", "least"),
+    [(5.0, 0.5, 0.5), (0.5, 5.0, 0.5), (0.0, 3.0, 3.0), (3.0, 0.0, 3.0), (0.0, 0.0, 0.0)],
+)
+def test_0_is_no_rate(budget: float, learned: float, least: float) -> None:
+    assert least_rate(budget, learned) == least
 
 
 def test_a_call_takes_from_all_quotas_or_from_none() -> None:
