@@ -140,6 +140,24 @@ def test_what_an_option_can_not_be_is_said_by_its_name(name: str, value: Any) ->
     assert told.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("given", "key", "field"),
+    [
+        ({"cache": "/results"}, None, "cache"),
+        ({"errors": "column"}, None, "errors"),
+        ({"cache_days": 3}, "text", "cache_days"),
+        ({"cache_gb": 3}, "text", "cache_gb"),
+    ],
+)
+def test_what_is_about_keys_or_a_cache_asks_for_one(
+    given: dict[str, Any], key: str | None, field: str
+) -> None:
+    with pytest.raises(ConfigError, match="is about") as told:
+        for_apply("j", given, key=key)
+    assert told.value.field == field
+    assert for_apply("j", {"cache": "/results", **given}, key="text")[field] == given[field]
+
+
 def test_the_redis_that_is_given_comes_before_that_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
