@@ -9,7 +9,16 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
-from flowctl.core.records import ColumnRecords, Position, Record, Span, position_of, with_fields
+from flowctl.core.records import (
+    ColumnRecords,
+    Position,
+    Record,
+    Span,
+    picked,
+    position_of,
+    values_of,
+    with_fields,
+)
 from flowctl.errors import CallTooLongError, MissingExtraError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
@@ -123,8 +132,7 @@ class Batch(Sequence[Record]):
 
         That costs less than to take them from records, of which none is made.
         """
-        made: Sequence[Any] | None = getattr(self._records, "values", None)
-        return [record.value for record in self._records] if made is None else made
+        return values_of(self._records)
 
     def position(self, index: int) -> Position:
         """Return the position of one record, which need not be made for that."""
@@ -190,6 +198,32 @@ class Batch(Sequence[Record]):
                 if candidate == record or repr(candidate) == repr(record):
                     return index
         raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
+
+    @contextmanager
+    def part(self, indices: Sequence[int] | None) -> Iterator[Batch]:
+        """Give a batch of some of the records, by their indices; None: this batch.
+
+        What is reported of them counts here as well.  The span is that of all.
+        """
+        if indices is None:
+            yield self
+            return
+        made = Batch(
+            picked(self._records, indices),
+            self.span, bolt=self.bolt, attempt=self.attempt, clock=self._clock,
+        )  # fmt: skip
+        made.tell_prolonged = self.tell_prolonged
+        try:
+            yield made
+        except BaseException:
+            if (at := made.reading_index) is not None:
+                self._reading, self._older = _Counted(count(indices[at] + 1), len(self)), ()
+            raise
+        for at, reason in made.rejected.items():
+            self.rejected.setdefault(indices[at], reason)
+        self.left_out += made.left_out
+        if made.sink_s is not None:
+            self.sink_s = (self.sink_s or 0.0) + made.sink_s
 
     @contextmanager
     def in_sink(self) -> Iterator[None]:

@@ -219,6 +219,12 @@ def picked(records: Sequence[Record], indices: Iterable[int]) -> Sequence[Record
     return [records[index] for index in indices]
 
 
+def values_of(records: Sequence[Record]) -> Sequence[Any]:
+    """Return the values of ``records``; where these are columns or text, none is made for it."""
+    made: Sequence[Any] | None = getattr(records, "values", None)
+    return [record.value for record in records] if made is None else made
+
+
 def joined(first: Sequence[Record], second: Sequence[Record]) -> Sequence[Record]:
     """Return ``first`` and then ``second``."""
     if isinstance(first, ColumnRecords) and isinstance(second, ColumnRecords):

@@ -11,6 +11,7 @@ import msgspec
 from flowctl.bolts.batch import Batch
 from flowctl.core.blame import GIVEN_UP_FIRST_MAX
 from flowctl.core.settings import RetrySettings
+from flowctl.delivery.pacers import RowTargets
 from flowctl.failure.classify import RefusalRule
 from flowctl.pacing.budgets import Cost
 from flowctl.ports import DeadLetter, Process
@@ -54,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     again.  ``call_timeout_s``: a call that takes longer is a failure of its rows; None: it may take
     as long as it likes.  ``keep`` gets what a call returned, if it returned in time.  ``calls``: so
     many may be made at once, in any order; 1: one after the other, in the order of the rows.
+    ``target``: which of several targets each row is for; None: all are for one.
     """
 
     process: Process
@@ -72,3 +74,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     call_timeout_s: float | None = None
     keep: Callable[[Any], object] | None = None
     calls: int = 1
+    target: RowTargets | None = None
