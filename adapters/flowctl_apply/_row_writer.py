@@ -98,23 +98,23 @@ class RowWriter:
         """Write the rows that ``fn`` makes of ``batch``; return their receipt."""
         self._check_place()
         made = []
-        for rows, indices in self._calls(batch):
-            with batch.part(indices) as part:
+        for rows, part in self._calls(batch):
+            with part.counted():
                 made.append(rows(part))
         return self._keep(_joined(made), batch)
 
-    def _calls(self, batch: Batch) -> Iterator[tuple[Callable[[Batch], Any], Sequence[int] | None]]:
-        """Yield what to call for which rows of ``batch``; None: all of them."""
+    def _calls(self, batch: Batch) -> Iterator[tuple[Callable[[Batch], Any], Batch]]:
+        """Yield what to call for which part of ``batch``."""
         if self._paced is None:
-            yield self._rows, None
+            yield self._rows, batch
         elif callable(self._paced):
-            yield self._paced(self._rows), None
+            yield self._paced(self._rows), batch
         else:
             found: dict[str, list[int]] = {}
             for index, record in enumerate(batch):  # where one has no target, it is known which
                 found.setdefault(self._paced.name(record.value), []).append(index)
             for name, indices in found.items():
-                yield self._paced.paced(name)(self._rows), indices
+                yield self._paced.paced(name)(self._rows), batch.part(indices, f"@{name}")
 
     def _rows(self, batch: Batch) -> Any:
         """Return the rows: one call for a limit, including the rows that a generator makes."""
@@ -154,8 +154,8 @@ class AsyncRowWriter(RowWriter):
         """Write the rows that ``fn`` makes of ``batch``; return their receipt."""
         self._check_place()
         made = []
-        for rows, indices in self._calls(batch):
-            with batch.part(indices) as part:
+        for rows, part in self._calls(batch):
+            with part.counted():
                 made.append(await rows(part))
         return self._keep(_joined(made), batch)
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
+import msgspec
+
 from flowctl.core.records import (
     ColumnRecords,
     Position,
@@ -41,8 +43,8 @@ class Batch(Sequence[Record]):
     """
 
     __slots__ = (
-        "__weakref__", "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt",
-        "left_out", "left_out_at", "overdue", "rejected", "sink_s", "span",
+        "__weakref__", "_clock", "_in_sink", "_older", "_reading", "_records", "_whole", "attempt",
+        "bolt", "left_out", "left_out_at", "overdue", "rejected", "sink_s", "span",
         "tell_prolonged",
     )  # fmt: skip
 
@@ -59,6 +61,7 @@ class Batch(Sequence[Record]):
         self._records = with_fields(records) if isinstance(records, list | tuple) else records
         self._clock = clock
         self._in_sink = False
+        self._whole: tuple[Batch, Sequence[int]] | None = None  # of which this is a part
         self.sink_s: float | None = None
         self.span: Span = span
         self.bolt: str = bolt
@@ -199,31 +202,44 @@ class Batch(Sequence[Record]):
                     return index
         raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
 
-    @contextmanager
-    def part(self, indices: Sequence[int] | None) -> Iterator[Batch]:
-        """Give a batch of some of the records, by their indices; None: this batch.
+    def part(self, indices: Sequence[int], of: str = "") -> Batch:
+        """Return a batch of some of the records, by their indices, to be worked on apart.
 
-        What is reported of them counts here as well.  The span is that of all.
+        Work on it within :meth:`counted`.  ``of`` is added to the partition of its span: where
+        other records lie between, no sink may take these for written.
         """
-        if indices is None:
-            yield self
-            return
-        made = Batch(
-            picked(self._records, indices),
-            self.span, bolt=self.bolt, attempt=self.attempt, clock=self._clock,
-        )  # fmt: skip
+        records = picked(self._records, indices)
+        ends = position_of(records, 0), position_of(records, -1)
+        span = msgspec.structs.replace(
+            self.span, partition=f"{self.span.partition}{of}", first=ends[0], last=ends[1]
+        )
+        made = Batch(records, span, bolt=self.bolt, attempt=self.attempt, clock=self._clock)
         made.tell_prolonged = self.tell_prolonged
+        made._whole = self, indices
+        return made
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Let count for the whole batch what is reported of this part, inside the block."""
+        if self._whole is None:
+            yield
+            return
+        whole, indices = self._whole
         try:
-            yield made
+            yield
         except BaseException:
-            if (at := made.reading_index) is not None:
-                self._reading, self._older = _Counted(count(indices[at] + 1), len(self)), ()
+            at = self.reading_index
+            whole._older = ()
+            whole._reading = (
+                iter(()) if at is None else _Counted(count(indices[at] + 1), len(whole))
+            )
             raise
-        for at, reason in made.rejected.items():
-            self.rejected.setdefault(indices[at], reason)
-        self.left_out += made.left_out
-        if made.sink_s is not None:
-            self.sink_s = (self.sink_s or 0.0) + made.sink_s
+        finally:
+            if self.sink_s is not None:
+                whole.sink_s = (whole.sink_s or 0.0) + self.sink_s
+        for at, reason in self.rejected.items():
+            whole.rejected.setdefault(indices[at], reason)
+        whole.left_out += self.left_out
 
     @contextmanager
     def in_sink(self) -> Iterator[None]:
@@ -252,6 +268,8 @@ class Batch(Sequence[Record]):
         Its records have failed by then: another bolt may have written them, or they are dead
         letters, which may be redriven.  Writing them now could write them twice.
         """
+        if self._whole is not None:
+            self._whole[0].check_in_time()
         if self.overdue is not None:
             raise self.overdue
 

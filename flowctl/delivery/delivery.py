@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.slots import CANCEL_MAX_S
+from flowctl.core.limit import BytesPerCall
 from flowctl.core.positions import latest, row_number
 from flowctl.core.records import Position, Record, Span, picked, position_of, values_of
 from flowctl.core.tuples import FlowTuple
 from flowctl.delivery.bounded import Callers, TaskCalls
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
-from flowctl.delivery.pieces import BytesPerCall, Pieces, RowsPerCall, lane_of
+from flowctl.delivery.pieces import Pieces, RowsPerCall, lane_of
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.sections import Taken
 from flowctl.delivery.tally import Tally

@@ -22,7 +22,6 @@ from flowctl.core.settings import CoreSettings, RetrySettings
 from flowctl.core.sizing import RECORDS_PER_DEAR_CALL
 from flowctl.core.supply import Backlog
 from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
-from flowctl.delivery.sections import packed_size
 
 # -- How many rows the next call takes -----------------------------------------------------------
 
@@ -83,38 +82,6 @@ class RowsPerCall:
             self._cost = CallCost(rows, service_s, drift=_CALL_DRIFT)
         else:
             self._cost.took(rows, service_s)
-
-
-# A call that was too large by an unknown factor: half as many bytes are tried next.
-_TOO_LARGE_CUT = 1 / 2
-
-
-class BytesPerCall:
-    """How many bytes the rows of a call may have: as given, and what "too large" (413) teaches.
-
-    Counts rows as MessagePack, which is near what most clients send, and in proportion to it.
-    Nothing is counted before there is a bound.  After a call that was too large, none has more than
-    half of its bytes: so a call has at least half of what the target takes.  Not thread-safe.
-    """
-
-    def __init__(self, bytes_max: int | None) -> None:
-        self._most: float = inf if bytes_max is None else bytes_max
-
-    def fitting(self, records: Sequence[Record]) -> int:
-        """Return how many of ``records``, from the first on, a call may have; at least 1."""
-        if self._most == inf:
-            return len(records)
-        size = 0
-        for index, record in enumerate(records):
-            size += packed_size(record.value)
-            if size > self._most and index:
-                return index
-        return len(records)
-
-    def refused(self, records: Sequence[Record]) -> None:
-        """``records``, more than one, were too large for a call."""
-        size = sum(packed_size(record.value) for record in records)
-        self._most = min(self._most, _TOO_LARGE_CUT * size)
 
 
 # -- Rows that were read and are not settled, as pieces ----------------------------------------

@@ -46,7 +46,7 @@ class Where(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How to deliver.  ``fail_over``, ``dead_letter`` and ``refusal`` as ``flow_sink`` has them.
 
-    ``bytes_max``: of the rows of a call, as :class:`flowctl.delivery.pieces.BytesPerCall` counts.
+    ``bytes_max``: of the rows of a call, as :class:`flowctl.core.limit.BytesPerCall` counts.
     ``cost``: what a batch takes of the target's budget.  ``letter_value`` turns a row into what the
     dead letter keeps.  ``at_end``: a share of ``fail_over`` counts at the partition's end too.
     ``gave_up_in_a_row_max``: so many rows may be given up, and kept, while no call succeeds; more,
