@@ -12,8 +12,10 @@ OpenAI's cookbook does by tenacity; a row whose last try fails has no result.  T
 out, by name.
 
 ``used``: what was taken, of the requests or the tokens (the greater), as a share of what the quota
-allows in the time in which the service is not away, from the first call to the last.  A window lets
-bursts through, so who uses one at its beginning and the next at its end can have more than 1.
+allows in the time in which the service is not away, from the first call until nine tenths of the
+rows are done (then the first partitions end, and a call at a time of those that are left is less
+than the quota).  A window lets bursts through, so who uses one at its beginning and the next at its
+end can have more than 1.
 """
 
 from __future__ import annotations
@@ -69,8 +71,7 @@ class Service:
         self.window, self.requests, self.tokens = -1, 0, 0
         self.answers: Counter[int] = Counter()
         self.done: Counter[int] = Counter()
-        self.taken_tokens = 0
-        self.last_s = 0.0
+        self.taken: list[tuple[float, int]] = []  # since the first call [s], and the tokens
 
     def begin(self, row: int, tokens: int, made_s: float) -> tuple[int, float]:
         """Return the status of a call that begins, 0 for none, and a wait to ask for [s]."""
@@ -83,7 +84,7 @@ class Service:
             if status == 200:
                 self.requests += 1
                 self.tokens += tokens
-                self.taken_tokens += tokens
+                self.taken.append((now_s - self.began_s, tokens))
                 self.at_once += 1
                 self.done[row] += 1
             return status, wait_s
@@ -105,19 +106,16 @@ class Service:
         """A call that was taken ends."""
         with self.lock:
             self.at_once -= 1
-            self.last_s = time.time()
 
     def told(self) -> dict[str, Any]:
         """Return what came of all calls so far, and begin anew."""
         with self.lock:
-            for_s = self.last_s - (self.began_s or self.last_s)
             done = len(self.done)
             told = {
                 "answers": self.answers,
                 "done": done,
                 "twice": self.done.total() - done,
-                "tokens": self.taken_tokens,
-                "for_s": for_s,
+                "taken": self.taken,
             }
         self.__init__()  # type: ignore[misc]
         return told
@@ -365,6 +363,14 @@ def _session() -> Any:
     )
 
 
+def used_share(taken: Sequence[tuple[float, int]]) -> float:
+    """Return which part of the quota ``taken`` is, until the last of them."""
+    last_s = taken[-1][0]
+    away_s = max(0.0, min(last_s, AWAY_S[1]) - AWAY_S[0])
+    minutes = (last_s - away_s) / 60
+    return max(len(taken) / REQUESTS, sum(tokens for _, tokens in taken) / TOKENS) / minutes
+
+
 def warm_up() -> None:
     """Let all workers start and import, which takes half a minute on two cores: it is no arm's."""
     df = _session().range(0, PARTITIONS, 1, PARTITIONS)
@@ -388,12 +394,12 @@ def measured(name: str, rows: int) -> bool:
     answers = {int(status): count for status, count in told["answers"].items()}
     asked = sum(count for status, count in answers.items() if status not in (0, 401))
     refused = (answers.get(429, 0) + answers.get(529, 0)) / max(1, asked)
-    minutes = max(1.0, told["for_s"] - (AWAY_S[1] - AWAY_S[0])) / 60
-    used = max(answers.get(200, 0) / REQUESTS, told["tokens"] / TOKENS) / minutes
+    used = used_share(told["taken"][: rows * 9 // 10])
+    rates = Counter(int(at_s // 10) for at_s, _ in told["taken"])
     none = rows - told["done"]
     print(
         f"| {title:34} | {none:5} | {told['twice']:5} | {refused:7.1%} | {took_s:6.0f} s"
-        f" | {used:5.2f} | {answers}",
+        f" | {used:5.2f} | {answers}, in each 10 s: {[rates[n] for n in range(max(rates) + 1)]}",
         flush=True,
     )
     return not lost and not none and refused <= 0.02 and used >= 0.95
