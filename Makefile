@@ -80,7 +80,7 @@ CONTROL_DIFFERS := echo "docs/control-report.md is not what the code gives. Run:
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # docs is a folder, too.
-.PHONY: docs options .pack-spark .install-others .get-mariadb .try-wheel help demo test test-long test-s3 test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist sbom clean
+.PHONY: docs options .pack-spark .install-others .get-mariadb .try-wheel help demo test test-long test-s3 test-clients test-airflow pythons sparks semantics house check mutants bench bench-control sim control-report control-check control-rows chaos cluster format format-check lint types layers pins dist sbom clean
 
 help: ## this list
 	@$(PYTHON) .ci/make_help.py $(MAKEFILE_LIST)
@@ -99,6 +99,15 @@ test-s3: $(FOR_TEST) ## ranges of objects in S3, and sinks of AWS, against moto'
 		.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server]>=5.2.5'; }
 	@FLOWCTL_MOTO_SERVER=.venv-s3/bin/moto_server $(BIN)/python -m pytest -q tests/integration/test_range_s3.py \
 	    tests/integration/test_aws_sinks.py $(PYTEST_ARGS)
+
+CLIENTS := openai anthropic sniffio google-api-core pyodbc clickhouse-connect pymongo azure-cosmos cassandra-driver neo4j oracledb \
+    psycopg2-binary asyncpg databricks-sql-connector simple-salesforce snowflake-connector-python weaviate-client aiohttp opensearch-py
+
+test-clients: $(FOR_TEST) ## what errors mean, by the classes of 19 clients in a venv of their own (.venv-clients); those that don't install are skipped
+	@test -x .venv-clients/bin/python || { $(PYTHON) -m venv .venv-clients && for client in $(CLIENTS); do \
+		.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check $$client || true; done; }
+	@PYTHONPATH=$$(.venv-clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	    $(BIN)/python -m pytest -q -rs tests/unit/test_failure_tables.py $(PYTEST_ARGS)
 
 # Its dependencies have no constraints here, so an install may fail: then the tests are skipped.
 test-airflow: $(FOR_TEST) ## deploy/'s DAG, run by Airflow in a venv of its own (.venv-airflow), its worker killed, deferred; some 5 min

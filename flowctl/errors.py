@@ -321,6 +321,10 @@ class DeadlineError(InfrastructureError):
     exit_code: int = EXIT_DEADLINE
 
 
+#: They end a run early: what is done is saved, and running it again goes on with the rest.
+PAUSES: tuple[type[InfrastructureError], ...] = (QuotaUsedUpError, DeadlineError)
+
+
 class AuthenticationError(InfrastructureError):
     """The other side of a connection does not hold this run's key."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowctl_airflow.operator import FlowctlOperator, FlowctlTrigger
+    from flowctl_airflow.operator import FlowctlOperator, FlowctlTrigger, QuotaTrigger
 
-__all__ = ["FlowctlOperator", "FlowctlTrigger"]
+__all__ = ["FlowctlOperator", "FlowctlTrigger", "QuotaTrigger"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,11 @@ except ImportError:  # Airflow 3.0
     from airflow.exceptions import AirflowException, AirflowFailException
 
 
+# Clocks of machines differ: a run that comes too early would find the quota used up once more.
+_LATER_S = 2.0
+_LOOK_S = 60.0
+
+
 class FlowctlOperator(BaseOperator):
     """Run ``flowctl run JOB OPTIONS…`` and return its report, which becomes the XCom.
 
@@ -29,14 +34,17 @@ class FlowctlOperator(BaseOperator):
     once.  With workers on several machines give the options ``--redis URL --standby``.
 
     ``deferrable``: the task waits in the triggerer and occupies no worker, however long the run
-    lasts or waits for its target.  The triggerer must be on the worker's machine.
+    lasts or waits for its target.  The triggerer must be on the worker's machine.  Where a quota is
+    used up the run ends, saved; the task waits there for the moment at which the quota begins anew,
+    and runs it again, which is no try of Airflow's.
 
     ``directory``: where the job runs and keeps its files; by default the folder of its file.
     ``program``: ``flowctl``, or its path in the environment that has the job's packages, which need
     not be Airflow's.  ``environment``: variables for the run.
 
-    Fails for good with exit codes 2 (wrong usage) and 3 (records were left out); after others a
-    retry resumes.  A user who marks the task as failed, or clears it, stops the run, which saves.
+    Fails for good with exit codes 2 (wrong usage), 3 (records were left out) and 4 (``spend_max``
+    is spent); after others a retry resumes.  A user who marks the task as failed, or clears it,
+    stops the run, which saves.
     """
 
     template_fields: Sequence[str] = ("name", "job", "options", "directory", "environment")
@@ -81,7 +89,17 @@ class FlowctlOperator(BaseOperator):
 
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
         """Continue after the trigger's event."""
-        return self._report(self._run_for(context), msgspec.convert(event, Ended))
+        run, ended = self._run_for(context), msgspec.convert(event, Ended)
+        until_s = ended.paused_until_s
+        if self.deferrable and until_s is not None:
+            self._tell(run)
+            self.log.info("%s", ended.problem)
+            self.defer(trigger=QuotaTrigger(until_s + _LATER_S), method_name="execute_again")
+        return self._report(run, ended)
+
+    def execute_again(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Continue when the quota has begun anew."""
+        return self.execute(context)
 
     def on_kill(self) -> None:
         """Tell the run to save and end."""
@@ -113,6 +131,27 @@ class FlowctlOperator(BaseOperator):
             raise AirflowFailException(f"The job is called {job!r}. Write name={job!r}.")
         run.take()  # only now: a worker may die between the trigger's event and this line
         return ended.report
+
+
+class QuotaTrigger(BaseTrigger):
+    """Waits for the moment at which a used-up quota begins anew: ``until_s`` [Unix seconds].
+
+    On any machine.  The event is ``{"until_s": …}``.
+    """
+
+    def __init__(self, until_s: float) -> None:
+        super().__init__()
+        self.until_s = until_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments by which Airflow stores the trigger."""
+        return ("flowctl_airflow.operator.QuotaTrigger", {"until_s": self.until_s})
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look at the clock now and then: it may be set."""
+        while (wait_s := self.until_s - time.time()) > 0:
+            await asyncio.sleep(min(wait_s, _LOOK_S))
+        yield TriggerEvent({"until_s": self.until_s})
 
 
 class FlowctlTrigger(BaseTrigger):

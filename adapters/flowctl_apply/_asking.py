@@ -15,7 +15,9 @@ import msgspec
 from flowctl.batch_ports import Answer, BatchService, BatchState
 from flowctl.checksums import with_crc
 from flowctl.core.rangeset import RangeSet
+from flowctl.delivery.pacers import RowTargets
 from flowctl.errors import (
+    ConfigError,
     FlowctlError,
     JobError,
     RetryLater,
@@ -523,6 +525,10 @@ def answered(
     """
     service = job.service
     assert service is not None
+    if isinstance(options["paced"], RowTargets):
+        raise ConfigError(
+            "target", "is a function, but a batch API is called with all rows.", remedy="Name it."
+        )
     store.acquire(job.name)
     extents = producer.extents(store.load(job.name))
     spans = {name: (extent.start, extent.stop) for name, extent in extents.items()}

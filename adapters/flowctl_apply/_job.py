@@ -31,6 +31,7 @@ from flowctl_apply._uses import fingerprint, uses_of
 if TYPE_CHECKING:
     from flowctl.core.letters import Letter
     from flowctl.core.ranges.extent import Extent
+    from flowctl.delivery.pacers import RowTargets
     from flowctl.instrumentation.snapshot import Report
     from flowctl.pacing.api import Paced
     from flowctl.runtime.receipt_store import ReceiptStore
@@ -279,10 +280,11 @@ class Job:
     def process(
         self,
         description: Description,
-        paced: Paced | None = None,
+        paced: Paced | RowTargets | None = None,
         fn: Callable[..., Any] | None = None,
     ) -> RowWriter:
-        """Return the function that the bolts run; ``paced`` is the limit for calls of ``fn``.
+        """Return the function that the bolts run; ``paced`` is the limit for calls of ``fn``,
+        or knows that of each row's target.
 
         ``fn`` stands in for that of the job, if given.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -20,6 +20,7 @@ from flowctl_apply._results import Description, ResultFile, decoded, new_name
 from flowctl_apply._rows import Shape, arrow, call, table_of
 
 if TYPE_CHECKING:
+    from flowctl.delivery.pacers import RowTargets
     from flowctl.pacing.api import Paced
 
 # Seconds of work per batch.  Each batch makes a file, and the usual .15 s would make very many
@@ -68,7 +69,7 @@ class RowWriter:
         shape: Shape,
         rows: Rows,
         target: Target,
-        paced: Paced | None = None,
+        paced: Paced | RowTargets | None = None,
     ) -> None:
         self.__wrapped__ = fn  # so that its module travels to the workers
         self._shape = shape
@@ -96,8 +97,24 @@ class RowWriter:
     def __call__(self, batch: Batch) -> bytes:
         """Write the rows that ``fn`` makes of ``batch``; return their receipt."""
         self._check_place()
-        rows = self._rows if self._paced is None else self._paced(self._rows)
-        return self._keep(rows(batch), batch)
+        made = []
+        for rows, part in self._calls(batch):
+            with part.counted():
+                made.append(rows(part))
+        return self._keep(_joined(made), batch)
+
+    def _calls(self, batch: Batch) -> Iterator[tuple[Callable[[Batch], Any], Batch]]:
+        """Yield what to call for which part of ``batch``."""
+        if self._paced is None:
+            yield self._rows, batch
+        elif callable(self._paced):
+            yield self._paced(self._rows), batch
+        else:
+            found: dict[str, list[int]] = {}
+            for index, record in enumerate(batch):  # where one has no target, it is known which
+                found.setdefault(self._paced.name(record.value), []).append(index)
+            for name, indices in found.items():
+                yield self._paced.paced(name)(self._rows), batch.part(indices, f"@{name}")
 
     def _rows(self, batch: Batch) -> Any:
         """Return the rows: one call for a limit, including the rows that a generator makes."""
@@ -136,12 +153,19 @@ class AsyncRowWriter(RowWriter):
     async def __call__(self, batch: Batch) -> bytes:  # type: ignore[override]
         """Write the rows that ``fn`` makes of ``batch``; return their receipt."""
         self._check_place()
-        rows = self._rows if self._paced is None else self._paced(self._rows)
-        return self._keep(await rows(batch), batch)
+        made = []
+        for rows, part in self._calls(batch):
+            with part.counted():
+                made.append(await rows(part))
+        return self._keep(_joined(made), batch)
 
     async def _rows(self, batch: Batch) -> Any:
         with self._form.explained():
             return self._form.table(await call(self.__wrapped__, self._shape, batch), batch)
+
+
+def _joined(tables: Sequence[Any]) -> Any:
+    return tables[0] if len(tables) == 1 else arrow().concat_tables(tables)
 
 
 def encoded(table: Any) -> bytes:

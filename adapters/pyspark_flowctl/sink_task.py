@@ -16,7 +16,8 @@ from flowctl.bolts.batch import Batch
 from flowctl.core.letters import Letter, redrive_partition
 from flowctl.core.records import ColumnRecords, Record
 from flowctl.delivery.delivery import Delivery
-from flowctl.delivery.pacers import Pacer, TargetPacer, showing_part
+from flowctl.delivery.options import PACING
+from flowctl.delivery.pacers import Pacer, RowTargets, TargetPacer, showing_part
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.sections import ColumnSections, Numbered, Sections, section_of
 from flowctl.delivery.tally import Tally
@@ -115,8 +116,10 @@ class SinkTask(msgspec.Struct, frozen=True, kw_only=True):
 
     ``is_named`` tells that the user gave the job's name; otherwise it is the target's.
 
+    ``target`` is the job's name where each row names its own.
+
     ``parts`` are pickles of what users gave: ``fn`` or ``sink``, ``refusal``, ``cost``,
-    ``dead_letter``; those not given are absent.
+    ``dead_letter``, ``target`` if it is a function; those not given are absent.
     """
 
     target: str
@@ -226,17 +229,7 @@ def deliver(
     plan = _plan(task, parts, rows, at_end=at_end)
     sections = origin.sections(rows)
     where = origin.where(task.job, sections)
-    pacer = TargetPacer(
-        task.target,
-        redis=task.redis,
-        weight=task.weight,
-        leave=task.leave,
-        name=task.job,
-        limits=task.limits,
-        budget=task.budget,
-        spend_max=task.spend_max,
-        classify=plan.refusal,
-    )
+    pacer = TargetPacer(task.target, classify=plan.refusal, **_pacing(task))
     delivery = Delivery(plan, where, pacer)
     place = origin.action(), str(_partition_id())
     try:
@@ -269,6 +262,10 @@ def loaded(name: str, part: bytes) -> Any:
         ) from error
 
 
+def _pacing(task: SinkTask) -> dict[str, Any]:
+    return {"redis": task.redis, "name": task.job, **{one: getattr(task, one) for one in PACING}}
+
+
 def _plan(task: SinkTask, parts: dict[str, Any], rows: Iterable[Any], *, at_end: bool) -> Plan:
     sink = parts.get("sink")
     return Plan(
@@ -286,6 +283,7 @@ def _plan(task: SinkTask, parts: dict[str, Any], rows: Iterable[Any], *, at_end:
         letter_value=letter_row,
         at_end=at_end,
         release=getattr(sink, "release", None),
+        target=RowTargets(parts["target"], **_pacing(task)) if "target" in parts else None,
     )
 
 

@@ -46,7 +46,15 @@ import msgspec
 
 from flowctl.adapters import load_adapter
 from flowctl.delivery.lost_rows import check_losses
-from flowctl.delivery.options import BATCH, PACING, SINK, SinkOptions, checked, documented
+from flowctl.delivery.options import (
+    BATCH,
+    PACING,
+    SINK,
+    SinkOptions,
+    check_row_target,
+    checked,
+    documented,
+)
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError
 from flowctl.failure.callables import check_process
@@ -102,7 +110,7 @@ _QUERY_ID = "sql.streaming.queryId"  # Spark's property of a stream's thread
 _EXAMPLE = "flow_sink(write_rows, target='pg-main', redis=URL)"
 # Options that workers get as pickles, so that an error can name one that can't be pickled; and
 # unpickled.
-_SHIPPED = ("dead_letter", "refusal", "cost")
+_SHIPPED = ("dead_letter", "refusal", "cost", "target")
 _OF_TASK = (
     "rows_max", "bytes_max", "call_max_s", "call_timeout_s", "calls", "attempts_max", "fail_over",
 )  # fmt: skip
@@ -115,9 +123,11 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
     ``flow_sink(…).write(df)`` is the same action and returns the counts of all partitions.
     ``fn(batch)`` is called on workers with a :class:`flowctl.Batch` of Rows.  In its place, or as
     ``sink``, you may give an object with ``write(rows, batch=batch)``, such as ``SqlSink``,
-    ``HttpSink`` or ``BulkSink``.  ``target`` names the called service, and must be given.  All
-    callers that name the same target share one limit: over partitions, executors and jobs if they
-    share ``redis``, otherwise within each process.  Raises :class:`flowctl.errors.ConfigError`.
+    ``HttpSink`` or ``BulkSink``.  ``target`` names the called service, and must be given; or it is
+    a function of the row, ``lambda row: f"crm-{row['tenant']}"``, and each call has rows of one
+    target.  All callers that name the same target share one limit: over partitions, executors and
+    jobs if they share ``redis``, otherwise within each process.  Raises
+    :class:`flowctl.errors.ConfigError`.
     """
     made = checked(SINK, _with_rows(fn if sink is None else sink, options), "fn", "sink")
     _check_calls(fn if sink is None else sink, made["calls"])
@@ -126,7 +136,13 @@ def flow_sink(fn: Any = None, *, sink: Any = None, **options: Unpack[SinkOptions
         raise ConfigError(
             "target", "is missing.", remedy=f"Name what is called, such as: {_EXAMPLE}."
         )
+    check_row_target(made)
     target, job = made["target"], made["name"] or made["target"]
+    if callable(job):
+        raise ConfigError(
+            "name", "is missing: target= is a function.", remedy="Name the job: name='crm-sync'."
+        )
+    target = job if callable(target) else target
     redis = made["redis"] or os.environ.get("FLOWCTL_REDIS_URL")
     given = {name: made[name] for name in PACING}
     check_units(paced(target, redis=redis, name=job, **given).settings.quotas, made["cost"])
@@ -326,4 +342,6 @@ def _shipped(fn: Any, sink: Any, options: Mapping[str, Any]) -> dict[str, bytes]
         )
     check_active_python()
     parts = {"fn": fn, "sink": sink, **{name: options[name] for name in _SHIPPED}}
+    if not callable(parts["target"]):
+        del parts["target"]
     return {name: ship(part, field=name) for name, part in parts.items() if part is not None}

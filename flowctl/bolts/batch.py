@@ -9,7 +9,18 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
-from flowctl.core.records import ColumnRecords, Position, Record, Span, position_of, with_fields
+import msgspec
+
+from flowctl.core.records import (
+    ColumnRecords,
+    Position,
+    Record,
+    Span,
+    picked,
+    position_of,
+    values_of,
+    with_fields,
+)
 from flowctl.errors import CallTooLongError, MissingExtraError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
@@ -32,8 +43,8 @@ class Batch(Sequence[Record]):
     """
 
     __slots__ = (
-        "__weakref__", "_clock", "_in_sink", "_older", "_reading", "_records", "attempt", "bolt",
-        "left_out", "left_out_at", "overdue", "rejected", "sink_s", "span",
+        "__weakref__", "_clock", "_in_sink", "_older", "_reading", "_records", "_whole", "attempt",
+        "bolt", "left_out", "left_out_at", "overdue", "rejected", "sink_s", "span",
         "tell_prolonged",
     )  # fmt: skip
 
@@ -50,6 +61,7 @@ class Batch(Sequence[Record]):
         self._records = with_fields(records) if isinstance(records, list | tuple) else records
         self._clock = clock
         self._in_sink = False
+        self._whole: tuple[Batch, Sequence[int]] | None = None  # of which this is a part
         self.sink_s: float | None = None
         self.span: Span = span
         self.bolt: str = bolt
@@ -123,8 +135,7 @@ class Batch(Sequence[Record]):
 
         That costs less than to take them from records, of which none is made.
         """
-        made: Sequence[Any] | None = getattr(self._records, "values", None)
-        return [record.value for record in self._records] if made is None else made
+        return values_of(self._records)
 
     def position(self, index: int) -> Position:
         """Return the position of one record, which need not be made for that."""
@@ -191,6 +202,45 @@ class Batch(Sequence[Record]):
                     return index
         raise _not_in_batch(f"{type(record).__name__} is not a record", len(self._records))
 
+    def part(self, indices: Sequence[int], of: str = "") -> Batch:
+        """Return a batch of some of the records, by their indices, to be worked on apart.
+
+        Work on it within :meth:`counted`.  ``of`` is added to the partition of its span: where
+        other records lie between, no sink may take these for written.
+        """
+        records = picked(self._records, indices)
+        ends = position_of(records, 0), position_of(records, -1)
+        span = msgspec.structs.replace(
+            self.span, partition=f"{self.span.partition}{of}", first=ends[0], last=ends[1]
+        )
+        made = Batch(records, span, bolt=self.bolt, attempt=self.attempt, clock=self._clock)
+        made.tell_prolonged = self.tell_prolonged
+        made._whole = self, indices
+        return made
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Let count for the whole batch what is reported of this part, inside the block."""
+        if self._whole is None:
+            yield
+            return
+        whole, indices = self._whole
+        try:
+            yield
+        except BaseException:
+            at = self.reading_index
+            whole._older = ()
+            whole._reading = (
+                iter(()) if at is None else _Counted(count(indices[at] + 1), len(whole))
+            )
+            raise
+        finally:
+            if self.sink_s is not None:
+                whole.sink_s = (whole.sink_s or 0.0) + self.sink_s
+        for at, reason in self.rejected.items():
+            whole.rejected.setdefault(indices[at], reason)
+        whole.left_out += self.left_out
+
     @contextmanager
     def in_sink(self) -> Iterator[None]:
         """Wrap the calls that wait for a sink which other bolts use too, such as a database.
@@ -218,6 +268,8 @@ class Batch(Sequence[Record]):
         Its records have failed by then: another bolt may have written them, or they are dead
         letters, which may be redriven.  Writing them now could write them twice.
         """
+        if self._whole is not None:
+            self._whole[0].check_in_time()
         if self.overdue is not None:
             raise self.overdue
 

@@ -162,7 +162,7 @@ class _Slots:
             return
         turn = self._turns.begin(work)
         try:
-            made = await self._process(turn.batch)
+            made = await self._turns.fit.call_async(self._process, turn.batch)
             check_returned(made)
         except (KeyboardInterrupt, GeneratorExit) as error:
             self._die(error)
@@ -189,7 +189,8 @@ class _Slots:
         with turn:
             while (batch := await self._next_batch(turn, ready)) is not None:
                 try:
-                    check_returned(made := await self._process(batch))
+                    made = await self._turns.fit.call_async(self._process, batch)
+                    check_returned(made)
                 except (KeyboardInterrupt, GeneratorExit) as error:
                     self._die(error)
                     raise

@@ -184,14 +184,20 @@ class RangeTurn:
         return len(self._block) - self._index if self._block is not None else 0
 
     def returned(self, made: object) -> None:
-        """Take the result of ``process``: bytes are a receipt, to be kept with the records."""
+        """Take the result of ``process``: bytes are a receipt, to be kept with the records.
+
+        A tuple has one for each part of the batch.
+        """
         if not self._ends():
             return
         self._returned(made)
 
     def _returned(self, made: object) -> None:
-        if isinstance(made, bytes) and len(made) > RECEIPT_BYTES_MAX:
-            self._raised(_too_long(made))
+        receipts = [
+            one for one in (made if isinstance(made, tuple) else (made,)) if isinstance(one, bytes)
+        ]
+        if long := [one for one in receipts if len(one) > RECEIPT_BYTES_MAX]:
+            self._raised(_too_long(long[0]))
             return
         batch = self._begun()
         turns, service_s = self._turns, time.monotonic() - self.began_at_s
@@ -200,8 +206,8 @@ class RangeTurn:
         turns.service_s += service_s
         turns.pace.took(len(batch), service_s)
         did = self._did(len(batch), batch, service_s)
-        if isinstance(made, bytes):
-            did = msgspec.structs.replace(did, receipts=(made,))
+        if receipts:
+            did = msgspec.structs.replace(did, receipts=tuple(receipts))
         self._desk.done(self._held, did, self._slot)
 
     def raised(self, error: BaseException) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import msgspec
 
@@ -14,12 +15,89 @@ from flowctl.bolts.outcomes import ack_of, fail_of
 from flowctl.bolts.range_pace import BatchPace
 from flowctl.bolts.range_turns import RangeTurn
 from flowctl.bolts.work import Outcome, Work
+from flowctl.core.limit import BytesPerCall
 from flowctl.core.messages import Emission
 from flowctl.core.records import Position, Record, Span
 from flowctl.errors import CallTooLongError
-from flowctl.failure.classify import RefusalRule
+from flowctl.failure.callables import check_returned
+from flowctl.failure.classify import RefusalRule, is_too_large
 from flowctl.ports import Endpoint
 from flowctl.wire.frames import Welcome
+
+
+class InParts(tuple[Any, ...]):
+    """What ``process`` returned for the parts of a batch that was too large for one call."""
+
+
+class Fit:
+    """Calls ``process`` with as many bytes as the target takes.  For one thread.
+
+    After an answer of the target that a call is too large (413), the batch goes again in parts, and
+    so do larger ones from then on.  Parts that were done before one fails are done again with it,
+    as where ``process`` makes several calls itself.  ``rule`` is the user's own.
+    """
+
+    def __init__(self, rule: RefusalRule | None) -> None:
+        self._rule = rule
+        self._bytes = BytesPerCall()
+        self._is_again = False
+
+    def call(self, process: Callable[[Batch], Any], batch: Batch) -> Any:
+        """Return what ``process`` returns, of parts as :class:`InParts`; raise what it raises."""
+        if not self._bytes.is_bound:
+            try:
+                return process(batch)
+            except Exception as error:
+                if not self._learns(batch, error):
+                    raise
+        made = []
+        for part in self._parts(batch):
+            with self._trying(part):
+                check_returned(one := process(part))
+                made.append(one)
+        return made[0] if len(made) == 1 else InParts(made)
+
+    async def call_async(self, process: Callable[[Batch], Awaitable[Any]], batch: Batch) -> Any:
+        """As :meth:`call`, for ``async def``."""
+        if not self._bytes.is_bound:
+            try:
+                return await process(batch)
+            except Exception as error:
+                if not self._learns(batch, error):
+                    raise
+        made = []
+        for part in self._parts(batch):
+            with self._trying(part):
+                check_returned(one := await process(part))
+                made.append(one)
+        return made[0] if len(made) == 1 else InParts(made)
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        at, records = 0, batch[:]
+        while at < len(records):
+            self._is_again = False
+            stop = at + self._bytes.fitting(records[at:])
+            is_all = stop - at == len(records)
+            yield batch if is_all else batch.part(range(at, stop))
+            if not self._is_again:
+                at = stop
+
+    @contextmanager
+    def _trying(self, part: Batch) -> Iterator[None]:
+        try:
+            with part.counted():
+                yield
+        except Exception as error:
+            if not self._learns(part, error):
+                raise
+            self._is_again = True
+
+    def _learns(self, batch: Batch, error: Exception) -> bool:
+        """Whether ``batch`` should go again in parts."""
+        if len(batch) == 1 or not is_too_large(error, self._rule):
+            return False
+        self._bytes.refused(batch[:])
+        return True
 
 
 class Turns:
@@ -46,6 +124,7 @@ class Turns:
         self._welcome = welcome
         self.link: Final = link
         self.refusal = refusal
+        self.fit: Final = Fit(refusal)
         self.acked = 0
         self.failed = 0
         self.records = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -197,17 +197,17 @@ class FlowControlBolt:
         work = link.take(idling)
         while work is not None:
             if type(work.frame) is RangeEmission:
-                self._work_on_range(turns.begin_range(work, idling), link)
+                self._work_on_range(turns, turns.begin_range(work, idling), link)
                 work = link.take(idling)
             else:
                 work = link.report_and_take(self._outcome(work, turns, link), idling)
 
-    def _work_on_range(self, turn: RangeTurn, link: Link) -> None:
+    def _work_on_range(self, turns: Turns, turn: RangeTurn, link: Link) -> None:
         """Call ``process`` on the batches of the range, one after the other."""
         with turn:
             while (batch := turn.next_batch()) is not None:
                 try:
-                    made: Any = self._process(batch)
+                    made = turns.fit.call(self._process, batch)
                     check_returned(made)
                 except KeyboardInterrupt as error:
                     link.flush(dying_of(error))
@@ -221,7 +221,7 @@ class FlowControlBolt:
         """Call ``process`` on one tuple."""
         turn = turns.begin(work)
         try:
-            made: Any = self._process(turn.batch)
+            made = turns.fit.call(self._process, turn.batch)
             if made is not None:
                 check_returned(made)
         except KeyboardInterrupt as error:

@@ -11,8 +11,11 @@ at once, and :class:`flowctl.core.pacing.law.TargetLaw` with samples of all that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Final
+
+from flowctl.core.records import Record, packed
 
 # One round halves at most: a target that refuses by rate or for a moment refuses all of them.
 _DOWN_MOST: Final = 0.5
@@ -148,3 +151,42 @@ class RefusedLimit:
         if held_s >= self._hold_most_s:
             return True
         return held_s >= self._hold_s and self._calls >= self.hold_calls
+
+
+# -- In bytes: "too large" (413) ----------------------------------------------------------------
+
+# A call that was too large by an unknown factor: half as many bytes are tried next.
+_TOO_LARGE_CUT = 1 / 2
+
+
+class BytesPerCall:
+    """How many bytes the rows of a call may have: as given, and what "too large" (413) teaches.
+
+    Counts rows as MessagePack, which is near what most clients send, and in proportion to it.
+    Nothing is counted before there is a bound.  After a call that was too large, none has more than
+    half of its bytes: so a call has at least half of what the target takes.  Not thread-safe.
+    """
+
+    def __init__(self, bytes_max: int | None = None) -> None:
+        self._most: float = inf if bytes_max is None else bytes_max
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether there is a bound by now."""
+        return self._most < inf
+
+    def fitting(self, records: Sequence[Record]) -> int:
+        """Return how many of ``records``, from the first on, a call may have; at least 1."""
+        if self._most == inf:
+            return len(records)
+        size = 0
+        for index, record in enumerate(records):
+            size += len(packed(record.value))
+            if size > self._most and index:
+                return index
+        return len(records)
+
+    def refused(self, records: Sequence[Record]) -> None:
+        """``records``, more than one, were too large for a call."""
+        size = sum(len(packed(record.value)) for record in records)
+        self._most = min(self._most, _TOO_LARGE_CUT * size)

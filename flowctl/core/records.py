@@ -7,6 +7,7 @@ lists and values that they hold.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
@@ -219,6 +220,12 @@ def picked(records: Sequence[Record], indices: Iterable[int]) -> Sequence[Record
     return [records[index] for index in indices]
 
 
+def values_of(records: Sequence[Record]) -> Sequence[Any]:
+    """Return the values of ``records``; where these are columns or text, none is made for it."""
+    made: Sequence[Any] | None = getattr(records, "values", None)
+    return [record.value for record in records] if made is None else made
+
+
 def joined(first: Sequence[Record], second: Sequence[Record]) -> Sequence[Record]:
     """Return ``first`` and then ``second``."""
     if isinstance(first, ColumnRecords) and isinstance(second, ColumnRecords):
@@ -231,6 +238,29 @@ def position_of(records: Sequence[Record], index: int) -> Position:
     if isinstance(records, ColumnRecords):
         return records.position(index)
     return records[index].position
+
+
+# The memory address in the repr of an object that defines none.
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+
+
+def packed(value: Any) -> bytes:
+    """Return a value as MessagePack: the same bytes in each process.
+
+    What MessagePack has no form for is packed as :func:`shown_alike`.
+    """
+    try:
+        return _encode(value)
+    except (OverflowError, TypeError, ValueError):  # an int of more than 64 bits, odd keys
+        return shown_alike(value).encode("utf-8", "surrogatepass")
+
+
+def shown_alike(value: Any) -> str:
+    """Return the ``repr`` of a value without what differs between processes."""
+    return _ADDRESS.sub("", repr(value))
+
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=shown_alike).encode
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.slots import CANCEL_MAX_S
-from flowctl.core.positions import latest
-from flowctl.core.records import Position, Record, Span, position_of
+from flowctl.core.limit import BytesPerCall
+from flowctl.core.positions import latest, row_number
+from flowctl.core.records import Position, Record, Span, picked, position_of, values_of
 from flowctl.core.tuples import FlowTuple
 from flowctl.delivery.bounded import Callers, TaskCalls
 from flowctl.delivery.lost_rows import LostRows
 from flowctl.delivery.pacers import Pacer
-from flowctl.delivery.pieces import BytesPerCall, Pieces, RowsPerCall
+from flowctl.delivery.pieces import Pieces, RowsPerCall, lane_of
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.sections import Taken
 from flowctl.delivery.tally import Tally
@@ -69,7 +70,7 @@ class ReadRows:
         the rows may be meant, and some may never have been written.
         """
         if batch.left_out_at is None:
-            self._left_out.append((batch.span.first, batch.span.last))
+            self._left_out += _runs(batch)
 
     def is_written(self, position: Position) -> bool | None:
         """Whether the row at ``position``, of which this delivery made no letter, is written.
@@ -80,6 +81,16 @@ class ReadRows:
         if _is_in(position, self._left_out):
             return False
         return True if _is_in(position, self._read) else None
+
+
+def _runs(batch: Batch) -> list[tuple[Any, Any]]:
+    """Return ranges that hold the rows of ``batch`` and none that lies between them."""
+    first, last = batch.span.first, batch.span.last
+    begin, end = row_number(first), row_number(last)
+    if isinstance(begin, int) and isinstance(end, int) and end - begin == len(batch) - 1:
+        return [(first, last)]
+    places = [batch.position(index) for index in range(len(batch))]
+    return list(zip(places, places, strict=True))
 
 
 def _is_in(position: Any, ranges: list[tuple[Any, Any]]) -> bool:
@@ -94,6 +105,9 @@ def _is_in(position: Any, ranges: list[tuple[Any, Any]]) -> bool:
 
 # So many pieces may wait for their back-off before reading stops: they hold rows in memory.
 _WAITING_MAX = 8
+# Where a target is called for each row's own, what is read at once is for several calls: as many
+# rows as the largest section.
+_READ_ROWS_MAX = 16_384
 # A piece that was refused so often, while calls of this size used to succeed, may be too large for
 # what is left of the target's speed; single rows would multiply the calls.
 _REFUSALS_MAX = 3
@@ -153,6 +167,7 @@ class Delivery:
             patience_s=CANCEL_MAX_S if is_async(plan.process) else 0.0,
             at_end=plan.release,
         )
+        self._targets_of_read = 1
         self._is_reading = self._is_all_read = False
 
     def run(self, values: Iterable[Any] | Taken) -> Tally:
@@ -195,29 +210,22 @@ class Delivery:
         with self._callers.lock:
             while True:
                 self._callers.check()
-                if self._may_call():
-                    piece = pieces.retries.take()
-                    if piece is None and self._may_read:
-                        piece = self._read(take)
-                        if piece is None:
-                            continue  # that was all
-                    if piece is not None:
-                        pieces.begin(piece, self._clock())
-                        self._callers.more()
-                        return piece
-                if self._is_all_read and pieces.are_settled:
+                if (piece := pieces.take(self._clock())) is not None:
+                    pieces.begin(piece, self._clock())
+                    self._callers.more()
+                    return piece
+                if self._may_read():
+                    self._read(take)
+                elif self._is_all_read and pieces.are_settled:
                     return None
-                self._wait()
+                else:
+                    self._wait()
 
-    def _may_call(self) -> bool:
-        # A target that is down is asked by one call: whoever reads may be about to make it.
-        is_asked = self._is_reading and self._pieces.is_troubled
-        return self._pieces.may_call(self._clock()) and not is_asked
-
-    @property
     def _may_read(self) -> bool:
-        has_room = len(self._pieces.retries) < max(_WAITING_MAX, self._plan.calls)
-        return has_room and not (self._is_reading or self._is_all_read)
+        if self._is_reading or self._is_all_read:
+            return False
+        has_room = self._pieces.waiting < max(_WAITING_MAX, self._plan.calls)
+        return has_room and self._pieces.may_read(self._clock())
 
     def _wait(self) -> None:
         wait_s = self._pieces.next_s() - self._clock()
@@ -226,9 +234,11 @@ class Delivery:
         else:
             self._callers.wait(min(max(_LOOK_MIN_S, wait_s), _LOOK_MAX_S))
 
-    def _read(self, take: _Take) -> FlowTuple | None:
-        """Read the next piece; None: there is none.  Others go on meanwhile."""
-        most = self._rows_per_call.next()
+    def _read(self, take: _Take) -> None:
+        """Read the next rows, for a call of each target; none: that was all.  Others go on
+        meanwhile.
+        """
+        most = min(self._rows_per_call.next() * self._targets_of_read, _READ_ROWS_MAX)
         self._is_reading = True
         try:
             with self._callers.unlocked():
@@ -238,11 +248,22 @@ class Delivery:
         if not read:
             self._is_all_read = True
             self._callers.lock.notify_all()
-            return None
+            return
         self._callers.lock.notify()
         self.tally.rows += len(read)
         self._rows.read(position_of(read, 0), position_of(read, -1))
-        return self._pieces.add(read)
+        self._add(read)
+        self._pieces.note_read(position_of(read, -1))
+
+    def _add(self, read: Sequence[Record]) -> None:
+        now_s = self._clock()
+        if self._plan.target is None:
+            self._pieces.add(read, now_s)
+            return
+        groups = self._plan.target.groups(values_of(read))
+        self._targets_of_read = len(groups)
+        for name, indices in groups.items():
+            self._pieces.add(picked(read, indices), now_s, lane_of(name))
 
     # -- one piece -----------------------------------------------------------------------
 
@@ -254,7 +275,7 @@ class Delivery:
         began_at_s = self._clock()
         price = None if cost is None else cost(self._batch_of(piece, 1))
         try:
-            self._pacer.run(lambda: self._call(piece, process, turn), price)
+            self._pacer_of(piece).run(lambda: self._call(piece, process, turn), price)
         except _FATAL:
             raise
         except _NotSettledError as ended:
@@ -274,26 +295,39 @@ class Delivery:
             if waited_s > turn.call_s and self._plan.release is not None:
                 self._calls.here(self._plan.release)
 
-    def _cut_to_fit(self, piece: FlowTuple) -> bool:
-        """Leave ``piece`` as many rows as a call may have by their bytes; the rest goes next.
+    def _pacer_of(self, piece: FlowTuple) -> Pacer:
+        """Return the pacer of what ``piece`` is for; raises ``ValueError`` if that has no name."""
+        target = self._plan.target
+        if target is None:
+            return self._pacer
+        return self._pacer.of(target.name(piece.cut.records[0].value))
 
-        True: there is a rest.
+    def _cut_to_fit(self, piece: FlowTuple) -> bool:
+        """Leave ``piece`` as many rows as a call may have; the rest goes next.
+
+        That is by their bytes, and by their number where most that was read is for one of several
+        targets.  True: there is a rest.
         """
         records = piece.cut.records
-        # What is searched for a bad row is a part of what went as one call.
-        if piece.search is None and (at := self._bytes_per_call.fitting(records)) < len(records):
+        if piece.search is not None:  # it is a part of what went as one call
+            return False
+        at = self._bytes_per_call.fitting(records)
+        if self._plan.target is not None and not piece.attempt:
+            at = min(at, self._rows_per_call.next())
+        if at < len(records):
             self._pieces.split_off(piece, at, self._clock())
             return True
         return False
 
     def _ended(self, piece: FlowTuple, turn: _Turn, error: Exception | None) -> None:
         with self._callers.lock:
+            self._pieces.ended(piece)
             if error is None:
                 self._lost.succeeded()
                 self._pieces.done(piece, self._clock())
             else:
                 self._failed(piece, turn.batch, error)
-            if self._is_all_read or self._pieces.retries:
+            if self._is_all_read or self._pieces.waiting:
                 self._callers.lock.notify_all()
 
     def _call(self, piece: FlowTuple, process: Callable[[Batch], Any], turn: _Turn) -> None:
@@ -415,14 +449,14 @@ class Delivery:
 
     def _batch_of(self, piece: FlowTuple, attempt: int) -> Batch:
         with self._callers.lock:
-            span = self._span_of(piece.cut.records)
+            span = self._span_of(piece)
         # What Spark's earlier attempts of the task have sent counts too, as once each.
         attempt += self._where.attempt - 1
         bolt = self._where.partition
         return Batch(piece.cut.records, span, bolt=bolt, attempt=attempt, clock=self._clock)
 
-    def _span_of(self, records: Sequence[Record]) -> Span:
-        where = self._where
+    def _span_of(self, piece: FlowTuple) -> Span:
+        where, records = self._where, piece.cut.records
         through, unsettled, section_of = self._pieces.acked_through, None, where.section_of
         if through is None:
             through = where.before
@@ -435,7 +469,8 @@ class Delivery:
             unsettled = None, self._pieces.given_up
         return Span(
             where.job,
-            where.partition,
+            # A call has rows of one target, and others lie between: those must not count as done.
+            f"{where.partition}{piece.cut.partition}",
             first := position_of(records, 0),
             position_of(records, -1),
             1,  # nobody replaces a partition's driver: Spark does, and spans hold for both

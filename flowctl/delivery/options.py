@@ -15,9 +15,10 @@ from flowctl.adapters import dead_letter_of
 from flowctl.arguments import check_numbers, check_whole
 from flowctl.core.settings import LONG_SECONDS_MAX, RetrySettings
 from flowctl.delivery.batch_rows import START_ROWS
+from flowctl.delivery.pacers import RowTargets
 from flowctl.delivery.plan import CALL_MAX_S, ROWS_MAX
 from flowctl.errors import ConfigError
-from flowctl.failure.callables import check_process
+from flowctl.failure.callables import check_plain, check_process
 from flowctl.failure.classify import check_rule
 from flowctl.pacing.api import Paced, paced
 from flowctl.pacing.budgets import check_units
@@ -52,6 +53,14 @@ def _text(name: str, given: Any) -> str:
     if not given:  # mostly a variable that nobody has set
         raise ConfigError(name, "it is empty.", remedy="Give a name, or leave it out.")
     return given
+
+
+def _target(name: str, given: Any) -> Any:
+    if callable(given):
+        check_process(given, name)
+        check_plain(given, name)
+        return given
+    return _text(name, given)
 
 
 def _seconds(name: str, given: Any) -> float:
@@ -186,9 +195,11 @@ class Option(NamedTuple):
 
 
 OPTIONS: Final = (
-    Option("target", "a name", None,
-           "what is called; all that name it share a limit, which flowctl learns from its answers",
-           (*_ROWS, READ, APPLY, PACED), _text),
+    Option("target", "a name, or a function of the row that returns one", None,
+           "what is called; all that name it share a limit, which flowctl learns from its answers."
+           " With a function each call has rows of one target"
+           " ([pacing.md](pacing.md#a-limit-for-each-tenant)); where options are text, and for"
+           " `paced`, a name", (*_ROWS, READ, APPLY, PACED), _target),
     Option("redis", "a URL", None,
            "the Redis over which processes and jobs share limits and streams keep their progress;"
            " None: `FLOWCTL_REDIS_URL`, else each process has a limit of its own",
@@ -301,7 +312,7 @@ OPTIONS: Final = (
 class CallOptions(TypedDict, total=False):
     """What both take for their calls of a target."""
 
-    target: str | None
+    target: str | Callable[[Any], str] | None
     redis: str | None
     call_timeout_s: float | None
     attempts_max: int
@@ -410,7 +421,8 @@ def for_apply(name: str, given: Mapping[str, Any], *, key: object = None) -> dic
     """Return all options of ``apply`` for the job ``name``, as they are used.
 
     ``key`` are the columns that decide a row's result, if it is known that some do.
-    ``settings`` has what options say as well; ``paced`` is the limit that its calls keep, or None.
+    ``settings`` has what options say as well; ``paced`` is the limit that its calls keep, or None;
+    if each row names its target, what knows the limits.
     Raises :class:`ConfigError` as :func:`checked` does, and for what leaves rows without a result.
     """
     made = checked(APPLY, given, "schema", "name", "out", "columns", "form", "keep_results")
@@ -439,18 +451,33 @@ def for_apply(name: str, given: Mapping[str, Any], *, key: object = None) -> dic
     return made
 
 
-def _pace_of(name: str, made: Mapping[str, Any], given: Mapping[str, Any]) -> Paced | None:
-    if made["target"] is not None:
-        pace = paced(
-            made["target"],
-            redis=made["redis"] or os.environ.get("FLOWCTL_REDIS_URL"),
-            name=name,
-            cost=made["cost"],
-            refusal=made["refusal"],
-            **{option: made[option] for option in PACING},
+def check_row_target(made: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for options that one target has, if each row names its own."""
+    if callable(made["target"]) and made["spend_max"] is not None:
+        raise ConfigError(
+            "spend_max",
+            "is counted for one target, and target= is a function of the row.",
+            remedy='Give each target a quota, budget=["$20/day"]; or, around the calls in fn,'
+            " paced('all', spend_max=…).",
         )
+
+
+def _pace_of(
+    name: str, made: Mapping[str, Any], given: Mapping[str, Any]
+) -> Paced | RowTargets | None:
+    target = made["target"]
+    if target is not None:
+        check_row_target(made)
+        options: dict[str, Any] = {
+            "redis": made["redis"] or os.environ.get("FLOWCTL_REDIS_URL"),
+            "name": name,
+            "cost": made["cost"],
+            "refusal": made["refusal"],
+            **{option: made[option] for option in PACING},
+        }
+        pace = paced(name if callable(target) else target, **options)
         check_units(pace.settings.quotas, made["cost"])
-        return pace
+        return RowTargets(target, **options) if callable(target) else pace
     for option in ("redis", "cost", *PACING):
         if given.get(option) is not None:
             raise ConfigError(option, "is about a target.", remedy="Name the target: target='llm'.")

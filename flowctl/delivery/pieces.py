@@ -6,8 +6,10 @@ the record that makes a piece fail (:mod:`flowctl.core.isolation`).  Pure; not t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from typing import Final
 
 from flowctl.core.book import Book
 from flowctl.core.buffer import Cut
@@ -15,13 +17,11 @@ from flowctl.core.cost import CallCost
 from flowctl.core.failures import Failures, Keeper
 from flowctl.core.limit import RefusedLimit
 from flowctl.core.positions import latest
-from flowctl.core.records import AckOutcome, Position, Record, picked, position_of
-from flowctl.core.retry import RetryQueue
+from flowctl.core.records import AckOutcome, Position, Record, picked
 from flowctl.core.settings import CoreSettings, RetrySettings
 from flowctl.core.sizing import RECORDS_PER_DEAR_CALL
 from flowctl.core.supply import Backlog
 from flowctl.core.tuples import NEVER_JUDGED, FlowTuple
-from flowctl.delivery.sections import packed_size
 
 # -- How many rows the next call takes -----------------------------------------------------------
 
@@ -84,52 +84,30 @@ class RowsPerCall:
             self._cost.took(rows, service_s)
 
 
-# A call that was too large by an unknown factor: half as many bytes are tried next.
-_TOO_LARGE_CUT = 1 / 2
-
-
-class BytesPerCall:
-    """How many bytes the rows of a call may have: as given, and what "too large" (413) teaches.
-
-    Counts rows as MessagePack, which is near what most clients send, and in proportion to it.
-    Nothing is counted before there is a bound.  After a call that was too large, none has more than
-    half of its bytes: so a call has at least half of what the target takes.  Not thread-safe.
-    """
-
-    def __init__(self, bytes_max: int | None) -> None:
-        self._most: float = inf if bytes_max is None else bytes_max
-
-    def fitting(self, records: Sequence[Record]) -> int:
-        """Return how many of ``records``, from the first on, a call may have; at least 1."""
-        if self._most == inf:
-            return len(records)
-        size = 0
-        for index, record in enumerate(records):
-            size += packed_size(record.value)
-            if size > self._most and index:
-                return index
-        return len(records)
-
-    def refused(self, records: Sequence[Record]) -> None:
-        """``records``, more than one, were too large for a call."""
-        size = sum(packed_size(record.value) for record in records)
-        self._most = min(self._most, _TOO_LARGE_CUT * size)
-
-
 # -- Rows that were read and are not settled, as pieces ----------------------------------------
 
 
-# There is one only; its name would make letters that are redriven fail at once, as in a run.
-_PARTITION = ""
+# Names of partitions in a run are other ones: one that :mod:`flowctl.core.letters` knows would make
+# letters that are redriven fail at once, as in a run.
+_LANE = "@{}"
+#: Of rows that all have one target.
+ONE_LANE: Final = ""
+
+
+def lane_of(target: str) -> str:
+    """Return the lane of a target, where several are called; the partition of its pieces."""
+    return _LANE.format(target)
 
 
 class Pieces:
-    """All pieces of one partition.
+    """All pieces of one partition, in a lane for each target that it calls.
 
-    ``retries``: those that go again.  ``acked_through``: up to this row all are settled; None: not
-    even the first.  ``given_up``: the last row that the target does not have.  ``chance`` gives
-    numbers from 0 to 1 for the jitter of back-offs; None: no jitter.  ``calls``: so many are made
-    at once.  ``keeps``: what is given up is kept as a dead letter; else it ends the task.
+    A lane is down, full or to blame by itself: what one target does says nothing of another.  It is
+    the partition of its pieces (``cut.partition``).  ``acked_through``: up to this row all are
+    settled; None: not even the first.  ``given_up``: the last row that its target does not have.
+    ``chance`` gives numbers from 0 to 1 for the jitter of back-offs; None: no jitter.  ``calls``:
+    so many are made at once.  ``keeps``: what is given up is kept as a dead letter; else it ends
+    the task.
     """
 
     def __init__(
@@ -142,40 +120,71 @@ class Pieces:
     ) -> None:
         self._attempts_max = attempts_max
         self._keeps = keeps
+        self._chance = chance
         settings = CoreSettings(retry=RetrySettings(attempts_max=attempts_max))
         self._book = Book(settings, Backlog())
         self._book.slots = calls
-        self._failures = Failures(self._book, Keeper.CALLER, chance, in_place=True)
-        self._target, self._isolation = self._failures.target, self._failures.isolation
-        self.retries: RetryQueue[FlowTuple] = self._failures.retries
+        self._lanes: dict[str, Failures] = {}
+        self._waiting: dict[str, Failures] = {}  # lanes in which pieces wait; maybe no more
+        self._calling: Counter[str] = Counter()  # calls under way, by lane
         self._first_failed_s: dict[float, float] = {}  # by what was read together
         self._newest: Position | None = None
         self.acked_through: Position | None = None
         self.given_up: Position | None = None
 
-    def add(self, records: Sequence[Record]) -> FlowTuple:
-        """Make a piece of rows that were just read; it is not one of ``retries``."""
-        piece = self._new(records)
+    def add(self, records: Sequence[Record], now_s: float, lane: str = ONE_LANE) -> None:
+        """Make a piece of rows that were just read; it is ready.  Then call :meth:`note_read`."""
+        if lane not in self._lanes:
+            self._lanes[lane] = Failures(self._book, Keeper.CALLER, self._chance, in_place=True)
+        piece = self._new(records, lane)
         piece.wait_until(piece.tuple_id)  # pieces that are ready go in the order of reading
-        self._newest = position_of(records, -1)
-        return piece
+        self.again(piece, now_s)
 
-    def _new(self, records: Sequence[Record]) -> FlowTuple:
-        piece = FlowTuple(self._book.ids.next(), Cut(_PARTITION, 0, records, 0))
+    def note_read(self, through: Position) -> None:
+        """All rows up to ``through`` were read, and are pieces."""
+        self._newest = through
+
+    def _new(self, records: Sequence[Record], lane: str) -> FlowTuple:
+        piece = FlowTuple(self._book.ids.next(), Cut(lane, 0, records, 0))
         self._book.pending[piece.tuple_id] = piece
         return piece
 
-    def may_call(self, now_s: float) -> bool:
-        """Time passed; whether a call may be made: a target that is down is left alone."""
-        is_troubled = self._target.is_troubled
-        if is_troubled or self.retries:
-            self._failures.on_deadline(now_s)
-        return not is_troubled or self._target.room(0, now_s) >= 1
+    def _lane(self, piece: FlowTuple) -> Failures:
+        return self._lanes[piece.cut.partition]
+
+    def may_read(self, now_s: float) -> bool:
+        """Whether it is of use to read more: nothing else is asked of a target that is down."""
+        one = self._lanes.get(ONE_LANE)
+        return one is None or _may_call(one, now_s)
+
+    def take(self, now_s: float) -> FlowTuple | None:
+        """Take out and return the next piece that may be sent, or None.
+
+        Of several lanes the one in which the fewest calls are under way, so that a target which
+        makes its rows wait holds up the others as late as possible.
+        """
+        found: str | None = None
+        for lane, failures in list(self._waiting.items()):
+            if not failures.retries:
+                del self._waiting[lane]
+            elif found is not None and self._calling[lane] >= self._calling[found]:
+                continue
+            elif _may_call(failures, now_s) and failures.retries.has_ready:
+                found = lane
+                if not self._calling[lane]:
+                    break
+        if found is None:
+            return None
+        failures = self._waiting.pop(found)
+        piece = failures.retries.take()
+        if failures.retries:  # behind the others
+            self._waiting[found] = failures
+        return piece
 
     @property
-    def is_troubled(self) -> bool:
-        """Whether something fails: then a call may have to wait."""
-        return self._target.is_troubled
+    def waiting(self) -> int:
+        """How many pieces wait, for their back-off or for somebody who sends them."""
+        return sum(len(failures.retries) for failures in self._waiting.values())
 
     @property
     def are_settled(self) -> bool:
@@ -183,24 +192,33 @@ class Pieces:
         return not self._book.pending
 
     def next_s(self) -> float:
-        """When the next of ``retries``, or a call to a target that is down, is due; inf: none."""
-        due_s = self._failures.next_s()
-        return inf if due_s is None else due_s
+        """When the next piece, or a call to a target that is down, is due; inf: none."""
+        due_s = (failures.next_s() for failures in self._lanes.values())
+        return min((at_s for at_s in due_s if at_s is not None), default=inf)
 
     def begin(self, piece: FlowTuple, now_s: float) -> None:
         """``piece`` is about to be sent."""
-        if self._target.is_troubled:
-            self._target.note_sent(now_s)
+        self._calling[piece.cut.partition] += 1
+        target = self._lane(piece).target
+        if target.is_troubled:
+            target.note_sent(now_s)
+
+    def ended(self, piece: FlowTuple) -> None:
+        """The call of ``piece`` ended, however it did; then say how."""
+        lane = piece.cut.partition
+        self._calling[lane] -= 1
+        self._waiting[lane] = self._lanes[lane]  # perhaps it goes again, or parts of it
 
     def done(self, piece: FlowTuple, now_s: float) -> None:
         """The target has ``piece``."""
+        lane = self._lane(piece)
         # With several calls, what failed meanwhile may have failed after this one was taken.
         since_s = now_s if self._book.slots == 1 else piece.sent_at_s
-        self._target.proven_at_s = max(self._target.proven_at_s, since_s)
-        if self._target.is_troubled:
-            self._target.on_success(piece.sent_at_s, now_s)
+        lane.target.proven_at_s = max(lane.target.proven_at_s, since_s)
+        if lane.target.is_troubled:
+            lane.target.on_success(piece.sent_at_s, now_s)
         if piece.search is not None or piece.is_aside:
-            self._isolation.on_done(piece, now_s)
+            lane.isolation.on_done(piece, now_s)
         del self._book.pending[piece.tuple_id]
         if not self._book.pending:  # nearly always
             self.acked_through = self._newest
@@ -220,13 +238,14 @@ class Pieces:
         """
         first_failed_s = self._first_failed_s.setdefault(piece.deadline_s, now_s)
         is_content = self._keeps and not may_be_target
-        if self._target.fails_for_long(now_s) or not may_be_target:
-            self._target.close("", now_s)  # it has answered, or is to blame no longer
+        lane = self._lane(piece)
+        if lane.target.fails_for_long(now_s) or not may_be_target:
+            lane.target.close("", now_s)  # it has answered, or is to blame no longer
             may_be_target = False
         if piece.judged_at_s == NEVER_JUDGED and self._attempts_max == 1:
             piece.judged(now_s)  # the last attempt already: others have to show that it is bad
         judged_at_s = piece.judged_at_s
-        outcome = self._failures.fault(
+        outcome = lane.fault(
             piece, "", "", now_s,
             record_index=record_index, may_be_target=may_be_target, is_content=is_content,
         )  # fmt: skip
@@ -254,22 +273,31 @@ class Pieces:
         since_s = self._first_failed_s[piece.deadline_s]
         if may_be_target:
             since_s = max(since_s, piece.judged_at_s)
-        return since_s < self._target.proven_at_s
+        return since_s < self._lane(piece).target.proven_at_s
 
     def split_off(self, piece: FlowTuple, at: int, now_s: float) -> None:
         """``piece`` keeps its first ``at`` rows; the others are a piece that goes next."""
         records = piece.cut.records
-        rest = self._new(records[at:])
+        rest = self._new(records[at:], piece.cut.partition)
         rest.wait_until(piece.deadline_s)
         rest.take_faults(piece.faults)
-        self.retries.add(rest, not_before_s=now_s, now_s=now_s)
+        self.again(rest, now_s)
         self.keep_only(piece, range(at))
 
     def again(self, piece: FlowTuple, now_s: float) -> None:
         """``piece`` goes next, as if it had not been sent."""
-        self.retries.add(piece, not_before_s=now_s, now_s=now_s)
+        lane = self._waiting[piece.cut.partition] = self._lane(piece)
+        lane.retries.add(piece, not_before_s=now_s, now_s=now_s)
 
     def keep_only(self, piece: FlowTuple, indices: Iterable[int]) -> None:
         """The target took ``piece`` but for these rows."""
         records = piece.cut.records
-        piece.recut(Cut(_PARTITION, 0, picked(records, indices), 0))
+        piece.recut(Cut(piece.cut.partition, 0, picked(records, indices), 0))
+
+
+def _may_call(lane: Failures, now_s: float) -> bool:
+    """Time passed; whether a call may be made: a target that is down is left alone."""
+    is_troubled = lane.target.is_troubled
+    if is_troubled or lane.retries:
+        lane.on_deadline(now_s)
+    return not is_troubled or lane.target.room(0, now_s) >= 1

@@ -11,6 +11,7 @@ import msgspec
 from flowctl.bolts.batch import Batch
 from flowctl.core.blame import GIVEN_UP_FIRST_MAX
 from flowctl.core.settings import RetrySettings
+from flowctl.delivery.pacers import RowTargets
 from flowctl.failure.classify import RefusalRule
 from flowctl.pacing.budgets import Cost
 from flowctl.ports import DeadLetter, Process
@@ -45,7 +46,7 @@ class Where(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How to deliver.  ``fail_over``, ``dead_letter`` and ``refusal`` as ``flow_sink`` has them.
 
-    ``bytes_max``: of the rows of a call, as :class:`flowctl.delivery.pieces.BytesPerCall` counts.
+    ``bytes_max``: of the rows of a call, as :class:`flowctl.core.limit.BytesPerCall` counts.
     ``cost``: what a batch takes of the target's budget.  ``letter_value`` turns a row into what the
     dead letter keeps.  ``at_end``: a share of ``fail_over`` counts at the partition's end too.
     ``gave_up_in_a_row_max``: so many rows may be given up, and kept, while no call succeeds; more,
@@ -54,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     again.  ``call_timeout_s``: a call that takes longer is a failure of its rows; None: it may take
     as long as it likes.  ``keep`` gets what a call returned, if it returned in time.  ``calls``: so
     many may be made at once, in any order; 1: one after the other, in the order of the rows.
+    ``target``: which of several targets each row is for; None: all are for one.
     """
 
     process: Process
@@ -72,3 +74,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     call_timeout_s: float | None = None
     keep: Callable[[Any], object] | None = None
     calls: int = 1
+    target: RowTargets | None = None

@@ -9,7 +9,6 @@ digest of its section, which is the same only if all rows of the section are, in
 
 from __future__ import annotations
 
-import re
 import struct
 import sys
 from bisect import bisect_left
@@ -18,9 +17,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
-import msgspec
-
-from flowctl.core.records import ColumnRecords, Position, Record
+from flowctl.core.records import ColumnRecords, Position, Record, packed
 
 # A section has as many rows as all before it, so waiting for it takes no longer than those took;
 # from the size of the first two calls (125) up to this many, which a task's memory holds.
@@ -30,8 +27,6 @@ _ROWS_MAX: Final = 16_384
 _BYTES_MAX: Final = 16 * 1024 * 1024
 # Fits in a position's part, and no two of any number of sections have the same one.
 _MARK_BYTES: Final = 7
-# The memory address in the repr of an object that defines none.
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
 
 class Numbered:
@@ -117,26 +112,14 @@ class Sections(Numbered):
     def _bytes_of(self, row: Any) -> int:
         """Return the size of a row without ignored datetimes: their text varies in length."""
         values = row if isinstance(row, tuple) else (row,)
-        return len(_packed([None if isinstance(v, datetime) else v for v in values]))
+        return len(packed([None if isinstance(v, datetime) else v for v in values]))
 
     def _encoded(self, row: Any) -> bytes:
         values = list(row) if isinstance(row, tuple) else [row]
         for column, moment in self._moments.items():
             if column < len(values) and values[column] == moment:
                 values[column] = None
-        return _packed(values)
-
-
-def _packed(values: Any) -> bytes:
-    try:
-        return _encode(values)
-    except (OverflowError, TypeError, ValueError):  # an int of more than 64 bits, odd keys
-        return _shown(values).encode("utf-8", "surrogatepass")
-
-
-def packed_size(row: Any) -> int:
-    """Return the bytes of a row as MessagePack."""
-    return len(_packed(row))
+        return packed(values)
 
 
 def _shared_moments(rows: list[Any]) -> dict[int, datetime]:
@@ -152,13 +135,6 @@ def _shared_moments(rows: list[Any]) -> dict[int, datetime]:
 def _has(row: Any, column: int, moment: datetime) -> bool:
     return isinstance(row, tuple) and column < len(row) and row[column] == moment
 
-
-def _shown(value: Any) -> str:
-    """Return a value that msgpack has no form for as text that is the same in another process."""
-    return _ADDRESS.sub("", repr(value))
-
-
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=_shown).encode
 
 # -- The same for rows that come as columns: pyarrow is imported where it is needed ---------------
 

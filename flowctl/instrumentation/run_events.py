@@ -52,6 +52,7 @@ _RESIZED: Final = 2.0
 _LEVELS: Final = {
     "finished": logging.INFO,
     "interrupted": logging.WARNING,
+    "paused": logging.WARNING,
     "failed": logging.ERROR,
 }
 
@@ -194,6 +195,8 @@ class RunEvents:
         verdict = report.verdict
         numbers |= {"limit": verdict.limit, "verdict": verdict.sentence}
         outcome = {"outcome": report.outcome, "error": report.error}
+        if report.paused_until:
+            outcome["paused_until"] = report.paused_until
         at = report.ended_at
         level = _LEVELS[report.outcome]
         self._logger.log(level, "run_finished", job=self._job, at=at, **outcome, **numbers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from datetime import datetime, timezone
+from math import inf
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -12,6 +14,7 @@ from flowctl.core.events import BoltState, FlowEvent
 from flowctl.core.pacing.figures import TargetView
 from flowctl.core.records import AckedRange, Position
 from flowctl.core.times import BOUNDS_S
+from flowctl.errors import PAUSES, QuotaUsedUpError
 
 
 class BoltView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -301,6 +304,26 @@ class LossReason(msgspec.Struct, frozen=True):
     records: int
 
 
+#: Paused: a quota is used up or the deadline has come; all is saved, and another run goes on.
+Outcome: TypeAlias = Literal["finished", "failed", "interrupted", "paused"]
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """Return how a run ended that ``error`` ended."""
+    if error is None:
+        return "finished"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "paused" if isinstance(error, PAUSES) else "failed"
+
+
+def paused_until(error: BaseException | None) -> str:
+    """Return :attr:`Report.paused_until` of a run that ``error`` ended."""
+    if not isinstance(error, QuotaUsedUpError) or error.until_s == inf:
+        return ""
+    return datetime.fromtimestamp(error.until_s, timezone.utc).isoformat()
+
+
 class Report(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     """How a run ended; immutable.  ``flowctl run --report`` writes it as JSON.
 
@@ -309,8 +332,9 @@ class Report(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     run, over its whole time.
     """
 
-    outcome: Literal["finished", "failed", "interrupted"]
+    outcome: Outcome
     error: str | None
+    paused_until: str = ""  # ISO 8601 in UTC: when a used-up quota begins anew; "": any time
     resumed: bool = False
     resumed_records: int = 0  # done by earlier runs, according to the checkpoint at the start
     records_total: int = 0

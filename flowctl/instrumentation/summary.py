@@ -28,6 +28,7 @@ _OUTCOMES = {
     "finished": "finished",
     "failed": "failed",
     "interrupted": "interrupted and saved",
+    "paused": "paused and saved",
 }
 
 
@@ -50,8 +51,8 @@ def lines(report: Report) -> list[str]:
         *_waits(report),
         _checkpoint(report),
     ]
-    if report.error and report.outcome != "failed":
-        # The error of a failed run is raised: the caller that catches it prints it, with its
+    if report.error and report.outcome not in ("failed", "paused"):
+        # The error that ended a run is raised: the caller that catches it prints it, with its
         # remedy.
         found.append(f"error: {report.error.partition(chr(10))[0]}")
     return found
@@ -81,6 +82,8 @@ def _outcome(report: Report) -> str:
     how = _OUTCOMES[report.outcome]
     if report.outcome == "interrupted" and report.error:
         how = "interrupted, not all saved"
+    if report.paused_until:
+        how += f", until {report.paused_until[:16].replace('T', ' ')} UTC"
     return (
         f"{how} · {done} in {clock(report.elapsed_s, tenths=True)} · {rate(report.records_per_s)}"
     )

@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 import threading
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ from flowctl.pacing.target_settings import PaceSettings
 # How long the end of a process waits for the last exchange [s]: it takes 1 ms, or a second if it
 # hangs.
 _LEAVE_S: Final = 1.5
+# A gate has some 10 kB.  Names without end (one for each row) must not fill the process.
+_GATES_MAX: Final = 10_000
 _Key = tuple[str, str | None, str]
 
 _lock = threading.Lock()
@@ -46,6 +49,8 @@ def gate_of(settings: PaceSettings) -> Gate:
         with _lock:
             found = _gates.get(key)
             if found is None:
+                if len(_gates) >= _GATES_MAX:
+                    _make_room(settings.target)
                 found = _gates[key] = settings, _new_gate(settings)
     if found[0] is not settings and found[0] != settings:
         raise ConfigError(
@@ -67,11 +72,40 @@ def renew_gate(settings: PaceSettings) -> None:
         found = _gates.get(key)
         if found is not None and found[0] != settings and found[1].is_idle:
             del _gates[key]
-            if isinstance(found[1].source, LeaseSource):
-                found[1].source.stop()
-                found[1].source.join(_LEAVE_S)  # otherwise it would use the new gate's lease
+            _stop([found[1]])  # otherwise it would use the new gate's lease
     if key in _gates:
         gate_of(settings)
+
+
+def _make_room(target: str) -> None:
+    """Forget gates that nobody uses now, the first that were made; the lock must be held.
+
+    What they have learned is in Redis, or is learned again.  But a quota that only this process
+    counts would begin anew, so such a gate stays.
+    """
+    idle = [
+        key
+        for key, (settings, gate) in _gates.items()
+        if (settings.redis is not None or not settings.quotas) and gate.is_idle
+    ]
+    if not idle:
+        raise ConfigError(
+            "target",
+            f"{target!r} would be one more than {_GATES_MAX:,} targets of this process, each"
+            " with quotas that only this process counts, or with calls under way.",
+            remedy="Is the name another one for each row? Name what has a limit: a service, a"
+            " tenant. Quotas are shared, and then forgotten here, with redis=.",
+        )
+    _stop(_gates.pop(key)[1] for key in idle[: _GATES_MAX // 10])
+
+
+def _stop(gates: Iterable[Gate]) -> None:
+    """Let gates report their last calls, and free their permits."""
+    leases = [gate.source for gate in gates if isinstance(gate.source, LeaseSource)]
+    for source in leases:
+        source.stop()
+    for source in leases:
+        source.join(_LEAVE_S / len(leases))
 
 
 def _new_gate(settings: PaceSettings) -> Gate:
@@ -162,12 +196,8 @@ def close_gates() -> None:
 def _leave() -> None:
     """Report the last calls and free the permits at once, as the process ends."""
     with _lock:
-        sources = [gate.source for _, gate in _gates.values()]
-    leases = [source for source in sources if isinstance(source, LeaseSource)]
-    for source in leases:
-        source.stop()
-    for source in leases:
-        source.join(_LEAVE_S / len(leases))
+        gates = [gate for _, gate in _gates.values()]
+    _stop(gates)
 
 
 def _forget() -> None:

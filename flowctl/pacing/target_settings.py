@@ -113,7 +113,11 @@ def _checked(
 
 def _check_names(target: Any, redis: Any, job: Any) -> None:
     if callable(target):
-        raise ConfigError("target", "is a function.", remedy="Write @paced('pg-main').")
+        raise ConfigError(
+            "target",
+            "is a function.",
+            remedy="Write @paced('pg-main'). Of a row, flow_sink(…) and apply(…) take a function.",
+        )
     if not isinstance(target, str) or not target or set(target) & set("{}\n"):
         raise ConfigError(
             "target",

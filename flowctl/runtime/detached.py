@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -35,6 +36,8 @@ from flowctl.arguments import check_arguments
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
+    EXIT_QUOTA,
+    EXIT_SPENT,
     EXIT_USAGE,
     ConfigError,
     InfrastructureError,
@@ -69,8 +72,18 @@ class Ended(msgspec.Struct, frozen=True):
 
     @property
     def retry_helps(self) -> bool:
-        """Whether the same command may end better: not after wrong usage, nor with losses."""
-        return self.code not in (EXIT_FINISHED, EXIT_USAGE, EXIT_FINISHED_WITH_LOSSES)
+        """Whether the same command may end better: not after wrong usage, with losses, or where
+        ``spend_max`` is spent.
+        """
+        return self.code not in (EXIT_FINISHED, EXIT_USAGE, EXIT_FINISHED_WITH_LOSSES, EXIT_SPENT)
+
+    @property
+    def paused_until_s(self) -> float | None:
+        """When the used-up quota that ended it begins anew [Unix seconds]; None: none did."""
+        until = self.report.get("paused_until")
+        if self.code != EXIT_QUOTA or not until:
+            return None
+        return datetime.fromisoformat(until).timestamp()
 
     @property
     def problem(self) -> str:

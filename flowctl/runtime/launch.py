@@ -17,7 +17,7 @@ from flowctl.config import MetricsSettings
 from flowctl.errors import ConfigError, FlowctlError, InfrastructureError, without_secrets
 from flowctl.instrumentation.run_events import RunEvents
 from flowctl.instrumentation.shown import Shower
-from flowctl.instrumentation.snapshot import Report, View
+from flowctl.instrumentation.snapshot import Report, View, outcome_of
 from flowctl.instrumentation.summary import IN_MEMORY
 from flowctl.instrumentation.text import shown_command
 from flowctl.instrumentation.views import Page, make_view
@@ -241,7 +241,7 @@ def report_of_no_run(job: str, error: BaseException) -> Report:
     """Return the report of a run that did not begin: its store can't be reached or read."""
     return Report(
         job=job,
-        outcome="interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
+        outcome=outcome_of(error),
         error=without_secrets(str(error)),
         elapsed_s=0.0,
     )

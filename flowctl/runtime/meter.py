@@ -29,6 +29,7 @@ from flowctl.instrumentation.snapshot import (
     AckTimesView,
     BoltView,
     DearCall,
+    Outcome,
     PartitionView,
     Report,
     RunNumbers,
@@ -36,6 +37,7 @@ from flowctl.instrumentation.snapshot import (
     TimesView,
     WaitReason,
     Waits,
+    paused_until,
 )
 from flowctl.ports import Bolts, MeasuredProducer, RoomyBolts
 from flowctl.runtime.bolt_watch import wanted_of
@@ -125,7 +127,6 @@ def dear_batches(
 
 
 Phase = Literal["starting", "running", "draining", "stopping"]
-Outcome = Literal["finished", "failed", "interrupted"]
 
 _RATE_OVER_S = 5.0  # long enough to smooth tuples of 0.25 s, short enough to show a change
 # Bolts that began together report together, so an estimate is over two rounds at least: from fewer
@@ -376,6 +377,7 @@ class Meter:
             **told,
             outcome=outcome,
             error=without_secrets(str(error)) if error is not None else None,
+            paused_until=paused_until(error),
             resumed=bool(self._restored.partitions),
             resumed_records=before,
             records_total=before + last.records_acked,

@@ -6,14 +6,13 @@ import threading
 from contextlib import suppress
 from math import inf
 from random import Random, getrandbits
-from typing import Literal
 
 from flowctl.core.driver import MeasuringCore
 from flowctl.core.messages import End
-from flowctl.errors import DeadlineError, FencedError, FlowctlError, QuotaUsedUpError
+from flowctl.errors import PAUSES, DeadlineError, FencedError, FlowctlError
 from flowctl.instrumentation.event_log import EventLog, place_of
 from flowctl.instrumentation.run_events import RunEvents
-from flowctl.instrumentation.snapshot import View
+from flowctl.instrumentation.snapshot import View, outcome_of
 from flowctl.instrumentation.summary import IN_MEMORY, place_lines, resume_line
 from flowctl.logs import ModuleLogger
 from flowctl.ports import SharingProducer
@@ -50,7 +49,6 @@ BOLTS_STOP_TIMEOUT_S = 10.0  # a tuple in process ends, a task leaves; after tha
 FROZEN_STOP_TIMEOUT_S = 2.0
 HURRIED_STOP_TIMEOUT_S = 0.5  # after a second Ctrl-C: idle bolts leave within this
 # What ends a run that has more to do.
-_EARLY = (DeadlineError, QuotaUsedUpError)
 _POLL_S = 0.05  # how late a second Ctrl-C, or the end of the loop that watches, may be noticed
 
 
@@ -146,7 +144,7 @@ class Run:
             snapshot = meter.snapshot("stopping", "")
             error = deadline_error(self._deadline_s, self.control.records_saved, snapshot)
         self._complete_remedy(error)
-        outcome = _outcome(error)
+        outcome = outcome_of(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
         report = self._run_events.finished(self._plan.extend(self._losses.completed(report)))
@@ -330,8 +328,8 @@ class Run:
         if isinstance(error, KeyboardInterrupt) and self.control.is_all_done():
             error = self.save_error  # it came too late to interrupt anything
         error = error or self.control.error or self.reader.source_error
-        if isinstance(error, _EARLY) and self.control.is_input_done():
-            error = self.save_error  # there was nothing left to end
+        if isinstance(error, PAUSES) and (self.save_error or self.control.is_input_done()):
+            error = self.save_error  # it is not saved, or there was nothing left to end
         try:
             self._drain_events(meter)
         except Exception as caught:
@@ -453,9 +451,3 @@ class Run:
         if self._sender is not None:
             self._sender.take_rest()
             self._show(meter, is_last=True)
-
-
-def _outcome(error: BaseException | None) -> Literal["finished", "failed", "interrupted"]:
-    if error is None:
-        return "finished"
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"

@@ -23,6 +23,7 @@ from tests.benchmarks import (
     pacing_spark,
     page_bench,
     partitions,
+    quota,
     range_driver,
     range_link,
     ranges,
@@ -49,6 +50,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[Sequence[str]], int]] = {
     "pacing": pacing.main,
     "pacing-spark": pacing_spark.main,
     "partitions": partitions.main,
+    "quota": quota.main,
     "range-driver": range_driver.main,
     "range-link": range_link.main,
     "ranges": ranges.main,
@@ -72,7 +74,7 @@ def main() -> int:
         default=[],
         metavar="async|core|topology|throughput|makespan|outage|sql"
         "|crowd ...|databases ...|flow-sink ...|http ...|law ...|metrics ...|page ...|pacing ..."
-        "|pacing-spark ...|partitions ..."
+        "|pacing-spark ...|partitions ...|quota ..."
         "|range-driver ...|range-link ...|ranges ...|restart ...|slow-stage ..."
         "|wire ...|control ...|stages ..."
         "|streaming ...",

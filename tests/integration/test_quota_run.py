@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 import threading
@@ -56,7 +57,10 @@ def test_a_day_of_500_rows_ends_each_run_saved_and_each_row_is_written_once() ->
             with pytest.raises(QuotaUsedUpError, match=r"used up until 2026-") as caught:
                 job.run()
             assert (caught.value.exit_code, len(job.taken)) == (75, day * 500)
-            assert caught.value.report is not None
+            report = caught.value.report
+            assert report is not None and report.outcome == "paused"
+            until = datetime.fromtimestamp(caught.value.until_s, timezone.utc)
+            assert report.paused_until == until.isoformat()
             job.wall_s = caught.value.until_s - (day == 2)
             if day == 2:
                 with pytest.raises(QuotaUsedUpError):  # too early: nothing is called
@@ -72,6 +76,9 @@ def test_a_run_that_spent_its_money_ends_saved() -> None:
     with pytest.raises(SpentError, match=r"5 \$ are spent") as caught:
         job.run()
     assert (caught.value.exit_code, len(job.taken)) == (4, 500)
+    report = caught.value.report
+    assert report is not None
+    assert (report.outcome, report.paused_until) == ("paused", ""), "not by itself"
     assert max(Counter(job.taken).values()) == 1
 
 
@@ -119,7 +126,7 @@ job = FlowControlSpout(
 def test_the_command_says_until_when_and_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(PROGRAM)
     made = subprocess.run(
-        [sys.executable, "-m", "flowctl", "run", "job.py:job", "--plain"],
+        [sys.executable, "-m", "flowctl", "run", "job.py:job", "--plain", "--report", "r.json"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert made.returncode == 75
@@ -127,6 +134,15 @@ def test_the_command_says_until_when_and_ends_with_a_code_of_its_own(tmp_path: P
     assert "run again then" in made.stderr
     assert "quotas_per_process" in made.stdout + made.stderr, "no Redis: it is said"
     assert "20 records" in made.stdout + made.stderr
+    told = json.loads((tmp_path / "r.json").read_text())
+    until = datetime.fromisoformat(told["paused_until"])
+    assert (told["outcome"], until.hour, until.minute) == ("paused", 0, 0)
+    assert f"paused and saved, until {until:%Y-%m-%d} 00:00 UTC" in made.stdout + made.stderr
+    explained = subprocess.run(
+        [sys.executable, "-m", "flowctl", "explain", "q", "--dir", "cp"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "paused at" in explained.stdout, explained.stdout + explained.stderr
 
 
 # -- a deadline ----------------------------------------------------------------------------------
@@ -156,6 +172,7 @@ def test_a_run_ends_at_its_deadline_saved_and_goes_on_when_it_is_run_again() -> 
     done = len(taken)
     assert 0 < done < 300
     assert f"{done} records" in caught.value.problem
+    assert caught.value.report is not None and caught.value.report.outcome == "paused"
     ends.set()
     assert run(3600).records_total == 300
     assert sorted(taken) == list(range(1, 301))

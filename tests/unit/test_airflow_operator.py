@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,7 +60,8 @@ def operator_of(airflow: StandIn, program: Path, **more: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("code", "raised"),
-    [(0, None), (1, Fails), (130, Fails), (2, FailsForGood), (3, FailsForGood)],
+    [(0, None), (1, Fails), (130, Fails), (124, Fails)]
+    + [(code, FailsForGood) for code in (2, 3, 4)],
 )
 def test_exit_codes_become_states_and_the_report_is_returned(
     airflow: StandIn, program: Path, code: int, raised: type[Exception] | None
@@ -124,6 +127,56 @@ def test_a_task_that_defers_ends_as_its_run_did(airflow: StandIn, program: Path)
     assert begun(program) == 1
     operator_of(airflow, program).execute(context_of("monday"))
     assert begun(program) == 2, "cleared, it runs again"
+
+
+def test_a_used_up_quota_is_waited_for_in_the_triggerer(
+    airflow: StandIn, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker waits: the task is deferred until the moment, and runs again then."""
+    until = "2026-11-29T00:00:00+00:00"
+    until_s = 1_795_910_400.0
+    ends(program, 75, json.dumps({**REPORT, "outcome": "paused", "paused_until": until}))
+    task = {"deferrable": True}
+    with pytest.raises(Deferred) as deferred:
+        operator_of(airflow, program, **task).execute(context_of("monday"))
+    event = asyncio.run(first(deferred.value.trigger.run()))
+    with pytest.raises(Deferred) as paused:
+        operator_of(airflow, program, **task).execute_complete(context_of("monday"), event.payload)
+    path, fields = paused.value.trigger.serialize()
+    assert path == "flowctl_airflow.operator.QuotaTrigger"
+    assert 0 < fields["until_s"] - until_s < 10, "a little later: clocks differ"
+
+    now_s, waits = until_s - 3_600, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        waits.append(seconds)
+        now_s += seconds
+
+    operator_module = sys.modules["flowctl_airflow.operator"]
+    monkeypatch.setattr(operator_module, "time", SimpleNamespace(time=lambda: now_s))
+    monkeypatch.setattr(operator_module, "asyncio", SimpleNamespace(sleep=sleep))
+    event = asyncio.run(first(airflow.names.QuotaTrigger(**fields).run()))
+    assert now_s >= until_s and max(waits) <= 60
+    monkeypatch.undo()
+
+    ends(program, 0)
+    again = getattr(operator_of(airflow, program, **task), paused.value.method_name)
+    with pytest.raises(Deferred):  # it has begun anew, and is waited for as before
+        again(context_of("monday"), event.payload)
+    deadline_s = time.monotonic() + 30
+    while begun(program) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert begun(program) == 2
+
+
+def test_without_the_triggerer_a_used_up_quota_is_a_try_that_says_until_when(
+    airflow: StandIn, program: Path
+) -> None:
+    ends(program, 75, json.dumps({"error": "used up until 2026-11-29 00:00:00 UTC"}))
+    with pytest.raises(Fails, match="until 2026-11-29") as failed:
+        operator_of(airflow, program).execute(context_of("monday"))
+    assert type(failed.value) is Fails
 
 
 def test_a_trigger_on_another_machine_says_so(airflow: StandIn, tmp_path: Path) -> None:

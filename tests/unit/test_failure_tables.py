@@ -226,6 +226,7 @@ ROWS: list[tuple[str, Any, Kind]] = [
     ("gRPC content", grpc_error("INVALID_ARGUMENT"), CONTENT),
     ("S3 by pyarrow, full", OSError("AWS Error SLOW_DOWN during PutObject operation"), FULL),
     ("S3, rights", OSError("AWS Error ACCESS_DENIED during PutObject operation"), NOT_ALLOWED),
+    ("an error that nobody knows", foreign("shop.client.Oops", "it broke"), FAULT),
     ("a file of this machine", PermissionError(13, "Permission denied"), FAULT),
     (
         "Redis password",
@@ -283,3 +284,169 @@ def test_a_refusal_says_what_was_asked_for_and_that_waits_are_cut():
     assert Meaning(FULL, "HTTP 429", 0.04906281).said == "HTTP 429, asked for a wait of 0.049 s"
     assert Meaning(FULL, "HTTP 429", 2.0).said == "HTTP 429, asked for a wait of 2 s"
     assert Meaning(FULL, "HTTP 429").said == "HTTP 429"
+
+
+# -- The same with the clients' own classes, where they are installed ----------------------------
+#
+# A class that is built alike may be built alike wrongly: another attribute, another module.
+# ``make test-clients`` installs the clients into an environment of its own.
+
+_QUEUE_FULL = "es_rejected_execution_exception"
+
+
+def client(path: str) -> Any:
+    """The class ``path`` ("module.Class") of a client; skips the test if it isn't installed."""
+    module, _, name = path.rpartition(".")
+    # ImportError: pyodbc needs a library of the system.
+    return getattr(pytest.importorskip(module, exc_type=ImportError), name)
+
+
+def by_httpx(path: str, status: int, body: Any = None, **headers: str) -> BaseException:
+    """An error of openai or anthropic."""
+    httpx = pytest.importorskip("httpx")
+    request = httpx.Request("POST", "https://api/v1")
+    response = httpx.Response(status, headers=headers, request=request)
+    return client(path)("x", response=response, body=body)  # type: ignore[no-any-return]
+
+
+def neo4j_error(code: str) -> BaseException:
+    kind = client("neo4j.exceptions.Neo4jError")
+    hydrate = getattr(kind, "_hydrate_neo4j", None) or kind.hydrate
+    return hydrate(code=code, message="x")  # type: ignore[no-any-return]
+
+
+def oracle(number: str, name: str = "OperationalError") -> BaseException:
+    made = client(f"oracledb.{name}")
+    return made(client("oracledb.errors._Error")(f"{number}: x"))  # type: ignore[no-any-return]
+
+
+def psycopg2_error(state: str) -> BaseException:
+    error = pytest.importorskip("psycopg2.errors").lookup(state)("x")
+    error.__setstate__({"pgcode": state})  # as one that was pickled: only libpq sets it else
+    return error  # type: ignore[no-any-return]
+
+
+def aiohttp_error(status: int) -> BaseException:
+    made = client("aiohttp.ClientResponseError")
+    return made(None, (), status=status, headers={})  # type: ignore[no-any-return]
+
+
+def cosmos(status: int) -> BaseException:
+    response = SimpleNamespace(
+        status_code=status, reason="x", headers={"x-ms-retry-after-ms": "250"}, text=lambda **_: ""
+    )
+    made = client("azure.cosmos.exceptions.CosmosHttpResponseError")
+    return made(status_code=status, message="x", response=response)  # type: ignore[no-any-return]
+
+
+def salesforce(code: str) -> BaseException:
+    made = client("simple_salesforce.exceptions.SalesforceMalformedRequest")
+    return made("u", 400, "Account", [{"errorCode": code}])  # type: ignore[no-any-return]
+
+
+def dynamo(code: str) -> BaseException:
+    made = client("botocore.exceptions.ClientError")
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+    return made(answer, "PutItem")  # type: ignore[no-any-return]
+
+
+def mongo_bulk(*codes: int) -> BaseException:
+    made = client("pymongo.errors.BulkWriteError")
+    return made({"writeErrors": [{"code": code} for code in codes]})  # type: ignore[no-any-return]
+
+
+REAL: list[tuple[str, Any, Kind]] = [
+    ("anthropic 529", lambda: by_httpx("anthropic._exceptions.OverloadedError", 529), FULL),
+    ("anthropic 429", lambda: by_httpx("anthropic.RateLimitError", 429), FULL),
+    ("openai 429", lambda: by_httpx("openai.RateLimitError", 429), FULL),
+    ("openai money", lambda: by_httpx("openai.RateLimitError", 429, OPENAI_MONEY), NOT_ALLOWED),
+    ("openai 500", lambda: by_httpx("openai.InternalServerError", 500), FAULT),
+    ("openai 400", lambda: by_httpx("openai.BadRequestError", 400), CONTENT),
+    (
+        "bigquery",
+        lambda: client("google.api_core.exceptions.Forbidden")(
+            "x", errors=[{"reason": "rateLimitExceeded"}]
+        ),
+        FULL,
+    ),
+    ("google", lambda: client("google.api_core.exceptions.ResourceExhausted")("x"), FULL),
+    ("azure sql busy", lambda: client("pyodbc.ProgrammingError")("42000", "… (40501)"), FULL),
+    ("azure sql full", lambda: client("pyodbc.OperationalError")("HY000", "… (10928)"), FULL),
+    ("sql server", lambda: client("pyodbc.Error")("40001", "deadlock (1205)"), AGAIN),
+    ("clickhouse", lambda: client(CLICKHOUSE)("Code: 252. DB::Exception: Too many parts"), FULL),
+    ("clickhouse 202", lambda: client(CLICKHOUSE)("Code: 202. DB::Exception"), FULL),
+    ("mongo", lambda: client("pymongo.errors.OperationFailure")("x", 16500), FULL),
+    ("mongo bulk", lambda: mongo_bulk(16500, 16500), FULL),
+    ("mongo bulk, one wrong", lambda: mongo_bulk(16500, 11000), FAULT),
+    ("mongo twice", lambda: client("pymongo.errors.DuplicateKeyError")("x", 11000), CONTENT),
+    ("cosmos", lambda: cosmos(429), FULL),
+    (
+        "cassandra full",
+        lambda: client("cassandra.protocol.OverloadedErrorMessage")(0x1001, "x", None),
+        FULL,
+    ),
+    ("cassandra write", lambda: client("cassandra.WriteTimeout")("x", write_type=0), FULL),
+    ("cassandra timed out", lambda: client("cassandra.OperationTimedOut")("x"), FULL),
+    ("cassandra away", lambda: client("cassandra.cluster.NoHostAvailable")("x", {}), FULL),
+    ("neo4j", lambda: neo4j_error("Neo.TransientError.Transaction.DeadlockDetected"), AGAIN),
+    ("neo4j away", lambda: client("neo4j.exceptions.ServiceUnavailable")("x"), FULL),
+    ("oracle full", lambda: oracle("ORA-12516"), FULL),
+    ("oracle deadlock", lambda: oracle("ORA-00060", "DatabaseError"), AGAIN),
+    ("psycopg2", lambda: psycopg2_error("55P03"), AGAIN),
+    ("psycopg2 password", lambda: psycopg2_error("28P01"), NOT_ALLOWED),
+    ("asyncpg", lambda: client("asyncpg.exceptions.InvalidPasswordError")("x"), NOT_ALLOWED),
+    ("asyncpg lock", lambda: client("asyncpg.exceptions.LockNotAvailableError")("x"), AGAIN),
+    ("asyncpg twice", lambda: client("asyncpg.exceptions.UniqueViolationError")("x"), CONTENT),
+    (
+        "databricks",
+        lambda: client("databricks.sql.exc.RequestError")("x", context={"http-code": 429}),
+        FULL,
+    ),
+    ("salesforce", lambda: salesforce("UNABLE_TO_LOCK_ROW"), AGAIN),
+    (
+        "snowflake",
+        lambda: client("snowflake.connector.errors.ProgrammingError")(
+            msg="x", errno=390114, sqlstate="08001"
+        ),
+        NOT_ALLOWED,
+    ),
+    (
+        "weaviate",
+        lambda: client("weaviate.exceptions.WeaviateInsertManyAllFailedError")(
+            "… RESOURCE_EXHAUSTED …"
+        ),
+        FULL,
+    ),
+    ("dynamodb", lambda: dynamo("ProvisionedThroughputExceededException"), FULL),
+    ("dynamodb throttles", lambda: dynamo("ThrottlingException"), FULL),
+    ("aws token", lambda: dynamo("ExpiredTokenException"), NOT_ALLOWED),
+    ("aiohttp 429", lambda: aiohttp_error(429), FULL),
+    ("aiohttp 422", lambda: aiohttp_error(422), CONTENT),
+    ("opensearch", lambda: client("opensearchpy.TransportError")(429, _QUEUE_FULL, {}), FULL),
+    ("redis", lambda: client("redis.exceptions.AuthenticationError")("x"), NOT_ALLOWED),
+    ("requests", lambda: client("requests.exceptions.ReadTimeout")("x"), FULL),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), [row[1:] for row in REAL], ids=[row[0] for row in REAL])
+def test_the_clients_own_class_means_the_same(error: Any, kind: Kind):
+    assert meaning_of(error()).kind is kind
+
+
+def test_the_clients_own_classes_say_how_long_to_wait():
+    waits = {
+        1.2: lambda: by_httpx("openai.RateLimitError", 429, **{"retry-after-ms": "1200"}),
+        0.25: lambda: cosmos(429),
+        0.034: lambda: client("pymongo.errors.OperationFailure")("x", 16500, {"RetryAfterMs": 34}),
+        10.0: lambda: client("pyodbc.ProgrammingError")("42000", "… (40501)"),
+    }
+    found = 0
+    for after_s, error in waits.items():
+        try:
+            made = error()
+        except pytest.skip.Exception:
+            continue
+        assert meaning_of(made).after_s == pytest.approx(after_s)
+        found += 1
+    if not found:
+        pytest.skip("none of these clients is installed")

@@ -50,6 +50,17 @@ def test_rows_come_as_they_are_and_the_position_is_their_number() -> None:
     assert [(position[-1], row) for position, row in seen] == list(enumerate(ROWS))
 
 
+def test_a_target_that_is_a_function_of_the_row_travels_with_the_job() -> None:
+    sink = flow_sink(_Remembers("mod"), name="job", target=lambda row: f"t{row['n'] % 2}", calls=2)
+    pickle.loads(pickle.dumps(sink))(ROWS)
+    assert sorted(row.n for _, row in _Remembers.seen.pop("mod")) == list(range(60))
+    assert repr(sink) == "flow_sink(target='job')"
+    with pytest.raises(ConfigError, match="name: is missing: target= is a function"):
+        flow_sink(_Remembers("mod"), target=lambda row: "t")
+    with pytest.raises(ConfigError, match="spend_max: is counted for one target"):
+        flow_sink(_Remembers("mod"), name="job", target=lambda row: "t", spend_max="$2")
+
+
 class _Remembers:
     """A function of a batch that is found by name, so what it saw is seen here."""
 

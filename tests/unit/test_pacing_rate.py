@@ -273,3 +273,28 @@ def test_calls_that_differ_widely_do_not_look_like_a_queue(name: str) -> None:
 def test_the_table_names_what_was_missed() -> None:
     runs = runs_of(["collapse at once"], ["flowctl", "Vegas"], processes=1)
     assert "| collapse at once: " in report_of(runs, ["flowctl", "Vegas"])
+
+
+def test_the_first_calls_after_an_outage_are_not_taken_for_a_rate() -> None:
+    """The kind: an experiment without a rate.  With few callers an outage refuses few calls: they
+    look like those of a rate, and in an experiment all calls at one a second succeed once it ends.
+    """
+    rate, now_s = LearnedRate(), 0.0
+
+    def sampled(calls: int, refused: int = 0) -> None:
+        nonlocal now_s
+        now_s += 0.5
+        rate.on_sample(now_s, Sample(0.5, calls, 150.0 * calls, refused=refused), lag_s=1.0)
+
+    for _ in range(30):
+        sampled(5)
+    for _ in range(6):
+        sampled(0, refused=1)
+    rate.begin(now_s, lag_s=1.0)
+    assert rate.is_closed
+    for _ in range(4):
+        sampled(0, refused=1)
+    sampled(1)  # it is back
+    for _ in range(20):
+        sampled(5)
+    assert (rate.state, rate.most) == (State.FREE, inf)

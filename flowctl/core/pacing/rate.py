@@ -173,8 +173,15 @@ class LearnedRate:
         return self.state is State.FREE and now_s >= self._number_until_s
 
     def begin(self, now_s: float, lag_s: float) -> None:
-        """Start an experiment, as calls were refused: did they come too fast?"""
+        """Start an experiment, as calls were refused: did they come too fast?
+
+        If none was taken lately there is no rate to try a little less of: then it is waited for the
+        end of that, or the target's first calls after it was away would look like its rate.
+        """
         lately = self._lately(now_s - max(_LATELY_S, lag_s))
+        if not lately.calls:
+            self._close(now_s)
+            return
         self.state, self.reason = State.TRIAL, "refused again: is it a rate?"
         self._since_s = now_s
         self.most = max(_BELOW * lately.rate, self.mean_cost / _ASK_S)
