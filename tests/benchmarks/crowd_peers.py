@@ -52,14 +52,15 @@ def _framed(frame: msgspec.Struct) -> bytes:
 
 
 _IDLE: Final = _framed(Heartbeat(busy_slots=0, queued=0))
-_BATCH_S: Final = 0.15  # as bolts/range_pace.py
+_BATCH_S: Final = 0.15  # as bolts/range_pace.py, or as long as is between two reports
 
 
 class _Ranges:
     """The ranges of one bolt, the first of which it works on: ``record_s`` [s] a record."""
 
-    def __init__(self, record_s: float) -> None:
+    def __init__(self, record_s: float, report_s: float) -> None:
         self._record_s = record_s
+        self._report_s = report_s
         self._held: deque[tuple[RangeEmission, RangeClaims]] = deque()
         self._finished: dict[int, RangeClaims] = {}
         self._began_s: float | None = None  # its batch, if one is under way
@@ -69,7 +70,7 @@ class _Ranges:
         return _framed(Heartbeat(busy_slots=1, queued=held - 1)) if held else _IDLE
 
     def take(self, frame: RangeEmission) -> None:
-        self._held.append((frame, RangeClaims(frame.start, frame.stop)))
+        self._held.append((frame, RangeClaims(frame.start, frame.stop, self._report_s)))
 
     def split(self, asked: Split) -> SplitAnswer:
         by_id = {frame.tuple_id: claims for frame, claims in self._held} | self._finished
@@ -91,7 +92,7 @@ class _Ranges:
         if self._began_s is not None or not self._held:
             return report, None
         claims = self._held[0][1]
-        batch_s = _BATCH_S
+        batch_s = max(_BATCH_S, self._report_s)
         records = max(1, round(batch_s / self._record_s)) if self._record_s else 1 << 30
         claims.claim(claims.settled + records)
         self._began_s = now_s
@@ -114,7 +115,7 @@ class _Peer:
     def __init__(self, endpoint: Endpoint, name: str, record_s: float) -> None:
         self.name = name
         self._endpoint = endpoint
-        self.ranges = _Ranges(record_s)
+        self.ranges = _Ranges(record_s, endpoint.report_s)
         self._pauses = CONNECT.waits()
         self.is_in = False
         self.sock: socket.socket | None = None
