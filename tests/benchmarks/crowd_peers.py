@@ -52,6 +52,7 @@ def _framed(frame: msgspec.Struct) -> bytes:
 
 
 _IDLE: Final = _framed(Heartbeat(busy_slots=0, queued=0))
+_DIALS_AT_ONCE: Final = 32  # then it answers: bolts on hosts of their own need not wait either
 _BATCH_S: Final = 0.15  # as bolts/range_pace.py, or as long as is between two reports
 
 
@@ -233,13 +234,15 @@ class _Crowd:
         while self._batches and self._batches[0][0] <= now_s:
             _, index = heapq.heappop(self._batches)
             self._work(self._peers[index], now_s, is_due=True)
-        while self._due and self._due[0][0] <= now_s:
+        dialed = 0
+        while self._due and self._due[0][0] <= now_s and dialed < _DIALS_AT_ONCE:
             due_s, index = heapq.heappop(self._due)
             peer = self._peers[index]
             if peer.sock is None:
                 if peer.is_in:
                     continue
                 peer.dial()
+                dialed += 1
                 self._by_fd[peer.sock.fileno()] = peer  # type: ignore[attr-defined]
                 self._poll.register(peer.sock, select.EPOLLIN)  # type: ignore[arg-type]
             elif peer.is_in:
