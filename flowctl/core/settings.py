@@ -131,13 +131,13 @@ class TimeoutSettings(Section, frozen=True, kw_only=True):
 
         Silence still has to last for as many heartbeats as with few bolts.
         """
+        report_s = max(self.report_s, min(count * _REPORT_EVERY_S, _REPORT_MAX_S))
         beat_s = count * _BEAT_EVERY_S
         if beat_s <= self.heartbeat_s:
-            return self
-        often_s = min(count * _REPORT_EVERY_S, _REPORT_MAX_S)
+            return msgspec.structs.replace(self, report_s=report_s)
         return msgspec.structs.replace(
             self,
-            report_s=max(self.report_s, often_s),
+            report_s=report_s,
             heartbeat_s=beat_s,
             silence_s=max(self.silence_s, 3 * beat_s),
             silence_max_s=max(self.silence_max_s, 4 * beat_s),

@@ -167,7 +167,8 @@ class RangeCore(ByReference):
         self.book.consumer_type = RangeConsumer
         self.book.size_for = self._size_for
         self._receipts: deque[Receipts] = deque()
-        self._range_s = max(range_s, _REPORTS * settings.timeout.report_s)
+        #: How long a range should be [s].
+        self.range_s: float = max(range_s, _REPORTS * settings.timeout.report_s)
         self.keeps_receipts: bool = keeps_receipts
         # It failed, and nothing has succeeded yet: failed ranges come first.
         self._is_doubtful = False
@@ -218,7 +219,7 @@ class RangeCore(ByReference):
         first = self.intake.buffer.first_positions
         if self._target.is_down:
             return first  # it only probes whether the target is back
-        return positions_for(consumer, first, self._range_s)
+        return positions_for(consumer, first, self.range_s)
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
         """Return the next range that a window allows, and its bolt; None: nothing now.
