@@ -186,7 +186,12 @@ class Link:
         self.promise: FlushPromise = FlushPromise()
         self.idleness: Idleness = Idleness(slots)
         desk = RangeDesk(
-            self._let_go, self._pauses, self._writer, self.idleness, self._learn, endpoint.report_s
+            self._let_go,
+            self._pauses,
+            self._writer,
+            self.idleness,
+            self._learn,
+            report_s=endpoint.report_s,
         )
         self.ranges: RangeDesk = desk
         self._beat_at_s = 0.0  # when the next heartbeat is due

@@ -159,6 +159,7 @@ class RangeDesk:
         writer: FrameWriter,
         idleness: Idleness,
         learn: Callable[[Hashable, Fail | None], None],
+        *,
         report_s: float = PROGRESS_EVERY_S,
     ) -> None:
         self._let_go = let_go

@@ -87,8 +87,8 @@ class TupleSettings(Section, frozen=True, kw_only=True):
 # A heartbeat costs the driver some 10 us; so heartbeats take 1 % of a core, however many bolts
 # there are.  Up to 250 bolts this changes nothing.
 _BEAT_EVERY_S = 0.001
-# A report on a range costs the driver some 50 us; so reports take a quarter of a core at most, up to
-# 10,000 bolts.  Up to 500 bolts this changes nothing.
+# A report on a range costs the driver some 50 us; so reports take a quarter of a core at most, up
+# to 10,000 bolts.  Up to 500 bolts this changes nothing.
 _REPORT_EVERY_S = 0.0002
 # A kill repeats what was not reported: never more than this [s], and two batches.
 _REPORT_MAX_S = 2.0

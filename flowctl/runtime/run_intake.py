@@ -161,9 +161,7 @@ def intake_of(
     return reader, letters
 
 
-def endpoint_of(
-    endpoint: Endpoint, source: Reader | RangeSource, settings: Settings
-) -> Endpoint:
+def endpoint_of(endpoint: Endpoint, source: Reader | RangeSource, settings: Settings) -> Endpoint:
     """Return ``endpoint`` with the time-out of a call, and what bolts need to read the source and
     to report on it, if they do.
     """

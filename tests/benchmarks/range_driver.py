@@ -89,8 +89,8 @@ def measure(bolts: int, seconds: float) -> None:
     passed_s, cpu_s, ranges, done = (b - a for a, b in zip(first, last, strict=True))
     each_s = cpu_s / passed_s / bolts
     print(
-        f"{bolts:6,} bolts, joined in {last_s - first_s:.1f} s, {ranges / passed_s:.0f} ranges/s, busy"
-        f" {done * _RECORD_S / passed_s / bolts:.0%}:"
+        f"{bolts:6,} bolts, joined in {last_s - first_s:.1f} s, {ranges / passed_s:.0f} ranges/s,"
+        f" busy {done * _RECORD_S / passed_s / bolts:.0%}:"
         f" {1e6 * each_s:.0f} us of driver CPU a second and bolt;"
         f" {1 / each_s:,.0f} bolts fill one core",
         flush=True,
