@@ -50,9 +50,8 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
     if not options.process:
         columns = _as_read(piece)
         if schema.names == list(columns):
-            with suppress(pyarrow.ArrowException, ValueError):
+            with suppress(pyarrow.ArrowException, ValueError):  # table_of says what does not fit
                 return [pyarrow.table(columns, schema)]
-        # It says what does not fit.
         return [table_of(list(zip(*columns.values(), strict=True)), schema, "process")]
     made: list[Any] = []
     records = piece.records
