@@ -358,7 +358,8 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     ``key`` authenticates both sides; ``certificate_pem`` is the one certificate the bolt accepts
     (None: no TLS), ``wait`` how it waits, ``reader`` what it reads ranges with (None: tuples bring
     their records), ``relay`` what it connects through (None: TCP), ``call_timeout_s`` the bound of
-    a call of ``process`` (None: none).  ``repr`` omits the key.
+    a call of ``process`` (None: none), ``report_s`` how often it reports on a range [s].  ``repr``
+    omits the key.
     """
 
     host: str
@@ -371,6 +372,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     reader: RangeReader | None = None
     relay: RelayDoor | None = None
     call_timeout_s: float | None = None
+    report_s: float = 0.1
 
     def __repr__(self) -> str:
         tls = "tls" if self.certificate_pem else "plain"

@@ -14,6 +14,9 @@ from flowctl.ports import FlowProducer
 from pyspark_flowctl.text_options import check_known, named_object
 
 _ARGUMENT = "producer."
+# Chunks of a batch per slot: a slow call then delays the batch by a quarter of a slot's time, while
+# each chunk costs Spark some 50 ms.  Without process there are no calls.
+_CHUNKS_PER_SLOT = 4
 KNOWN = ("producer", "process", *names_of(READ), f"{_ARGUMENT}ARGUMENT")
 
 
@@ -71,6 +74,11 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "is missing: with redis, progress is saved under it.",
                 remedy="Name the stream: .option('name', 'orders').",
             )
+
+    @property
+    def chunks(self) -> int:
+        """Into how many pieces a batch is cut at most."""
+        return self.tasks * (_CHUNKS_PER_SLOT if self.process else 1)
 
     @property
     def job(self) -> str:

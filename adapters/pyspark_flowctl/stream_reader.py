@@ -117,9 +117,6 @@ class StreamProgress:
 
 # A ProcessingTime trigger counts as waited for if it fires within this time after it was due.
 _TICK_S = 0.15
-# Chunks of a batch per slot: a slow chunk then delays the batch by a quarter of a slot's time,
-# while each chunk costs Spark some 30 ms.
-_CHUNKS_PER_SLOT = 4
 
 
 # A source's partition, its records' positions and values, and its first position in the batch.
@@ -201,7 +198,7 @@ class FlowctlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_over = self._stops_when_empty
             self._tell_of_end()
             return start
-        end = Offset(sizes.rows, ends, self._options.tasks * _CHUNKS_PER_SLOT).packed()
+        end = Offset(sizes.rows, ends, self._options.chunks).packed()
         self._taken = (start, end, pieces)
         return end
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from flowctl.adapters import dead_letter_of, load_adapter
@@ -44,10 +44,15 @@ def rows_out(options: StreamOptions, schema: str, pieces: Iterable[Piece]) -> It
 
 def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[Any]:
     """Return the rows of one piece as tables of Arrow's ``schema``."""
+    import pyarrow
+
     table_of = load_adapter("flowctl_apply._rows", "parquet").table_of
     if not options.process:
-        rows = [(piece.partition, show(r.position), _text(r.value)) for r in piece.records]
-        return [table_of(rows, schema, "process")]
+        columns = _as_read(piece)
+        if schema.names == list(columns):
+            with suppress(pyarrow.ArrowException, ValueError):  # table_of says what does not fit
+                return [pyarrow.table(columns, schema)]
+        return [table_of(list(zip(*columns.values(), strict=True)), schema, "process")]
     made: list[Any] = []
     records = piece.records
 
@@ -87,6 +92,16 @@ def _tables_of(options: StreamOptions, piece: Piece, schema: Any) -> Sequence[An
     with showing_part(redis, options.job, target, place, delivery.tally):
         delivery.run(record.value for record in records)
     return made
+
+
+def _as_read(piece: Piece) -> dict[str, list[str]]:
+    """Return the records of ``piece`` themselves: see :data:`RECORDS_SCHEMA`."""
+    records = piece.records
+    return {
+        "partition": [piece.partition] * len(records),
+        "position": [show(record.position) for record in records],
+        "value": [_text(record.value) for record in records],
+    }
 
 
 def _tabled(process: Callable[[Batch], Any], table: Callable[[Any], Any]) -> Callable[[Batch], Any]:

@@ -187,7 +187,14 @@ class Link:
         self._writer = FrameWriter(FRAME_BYTES_MAX)
         self.promise: FlushPromise = FlushPromise()
         self.idleness: Idleness = Idleness(slots)
-        desk = RangeDesk(self._let_go, self._pauses, self._writer, self.idleness, self._learn)
+        desk = RangeDesk(
+            self._let_go,
+            self._pauses,
+            self._writer,
+            self.idleness,
+            self._learn,
+            report_s=endpoint.report_s,
+        )
         self.ranges: RangeDesk = desk
         self._beat_at_s = 0.0  # when the next heartbeat is due
         self._prolonged: dict[int, None] = {}  # inputs to report with the next heartbeat

@@ -12,8 +12,9 @@ import math
 
 from flowctl.core.messages import Processed
 
-# Progress is reported this often [s]: ten reports a second and bolt cost the driver less than 1 %
-# of a core with a hundred bolts, and a split that follows is late by at most this.
+# Progress is reported this often [s] unless there are very many bolts (core/settings.py): ten
+# reports a second and bolt cost the driver less than 1 % of a core with a hundred bolts, and a
+# split that follows is late by at most this.
 PROGRESS_EVERY_S = 0.1
 # … on average: this many reports may come early.  Work that is not reported is repeated after a
 # kill.  A bolt begins with batches of 8, 32 and 128 records, some milliseconds each, and the last
@@ -24,20 +25,22 @@ PROGRESS_EARLY = 3
 class RangeClaims:
     """The claims of one range.  Not thread-safe: the caller holds the bolt's lock.
 
-    ``stop`` is the current end of the bolt's range.
+    ``stop`` is the current end of the bolt's range, ``report_s`` how often it is reported on [s].
     """
 
     __slots__ = (
-        "_answers", "_did", "_report_at_s", "claimed", "reported", "settled", "start", "stop",
+        "_answers", "_did", "_report_at_s", "_report_s", "claimed", "reported", "settled", "start",
+        "stop",
     )  # fmt: skip
 
-    def __init__(self, start: int, stop: int) -> None:
+    def __init__(self, start: int, stop: int, report_s: float = PROGRESS_EVERY_S) -> None:
         self.start: int = start
         self.stop: int = stop
         self.claimed: int = start
         self.settled: int = start
         self.reported: int = start
         self._did = Processed()
+        self._report_s = report_s
         self._report_at_s = -math.inf
         self._answers: dict[int, int] = {}
 
@@ -50,7 +53,7 @@ class RangeClaims:
         """Note that another range was reported just now: the first progress of this one is not
         urgent.
         """
-        self._report_at_s = now_s + (1 + PROGRESS_EARLY) * PROGRESS_EVERY_S
+        self._report_at_s = now_s + (1 + PROGRESS_EARLY) * self._report_s
 
     def claim(self, through: int) -> int:
         """Claim the records that begin below ``through``, as far as they still belong to the bolt.
@@ -91,11 +94,11 @@ class RangeClaims:
 
         None: there is nothing to report.
         """
-        is_due = at_once or now_s >= self._report_at_s - PROGRESS_EARLY * PROGRESS_EVERY_S
+        is_due = at_once or now_s >= self._report_at_s - PROGRESS_EARLY * self._report_s
         if self.reported == self.settled or not is_due:
             return None
         told = (self.reported, self.settled, self._did)
         self.reported = self.settled
         self._did = Processed()
-        self._report_at_s = max(self._report_at_s, now_s) + PROGRESS_EVERY_S
+        self._report_at_s = max(self._report_at_s, now_s) + self._report_s
         return told

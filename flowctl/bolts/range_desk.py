@@ -14,7 +14,7 @@ from typing import Final
 
 from flowctl.bolts.pauses import Pauses
 from flowctl.bolts.range_ahead import ReadAhead
-from flowctl.bolts.range_claims import RangeClaims
+from flowctl.bolts.range_claims import PROGRESS_EVERY_S, RangeClaims
 from flowctl.bolts.slots import Idleness
 from flowctl.core.messages import (
     Fail,
@@ -132,9 +132,9 @@ class HeldRange:
 
     __slots__ = ("ahead", "claims", "frame", "saves")
 
-    def __init__(self, frame: RangeEmission) -> None:
+    def __init__(self, frame: RangeEmission, report_s: float) -> None:
         self.frame: RangeEmission = frame
-        self.claims: RangeClaims = RangeClaims(frame.start, frame.stop)
+        self.claims: RangeClaims = RangeClaims(frame.start, frame.stop, report_s)
         self.ahead: ReadAhead | None = None
         self.saves: SlotSaves | None = None  # the slot that has begun it
 
@@ -149,6 +149,7 @@ class RangeDesk:
 
     ``let_go`` is notified when a slot need no longer wait; its lock is the link's, and guards the
     rest.  ``learn`` is called with a slot and a fail (None: a success), with the lock held.
+    ``report_s``: how often a range is reported on [s].
     """
 
     def __init__(
@@ -158,12 +159,15 @@ class RangeDesk:
         writer: FrameWriter,
         idleness: Idleness,
         learn: Callable[[Hashable, Fail | None], None],
+        *,
+        report_s: float = PROGRESS_EVERY_S,
     ) -> None:
         self._let_go = let_go
         self._pauses = pauses
         self._put = writer.append
         self._idle_total_s = idleness.total_s
         self._learn = learn
+        self._report_s = report_s
         self._held: dict[int, HeldRange] = {}
         self._finished: OrderedDict[int, RangeClaims] = OrderedDict()
         self._has_ended = False
@@ -175,7 +179,7 @@ class RangeDesk:
     def add(self, frames: Iterable[RangeEmission]) -> None:
         """Take ``frames``, which arrived."""
         for frame in frames:
-            self._held[frame.tuple_id] = HeldRange(frame)
+            self._held[frame.tuple_id] = HeldRange(frame, self._report_s)
 
     def forget(self, tuple_ids: Iterable[int]) -> None:
         """Forget ranges that were given back."""

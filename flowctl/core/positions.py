@@ -59,7 +59,7 @@ def show(position: Position | None) -> str:
     if position is None:
         return "-"
     if isinstance(position, tuple):
-        return ":".join(str(part) for part in position)
+        return ":".join(map(str, position))
     return str(position)
 
 

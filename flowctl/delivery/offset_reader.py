@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from flowctl.core.buffer import sizes_of
 from flowctl.core.records import Checkpoint, PartitionCheckpoint, Position, Record
 from flowctl.errors import SourceError
 from flowctl.ports import FlowProducer, SourceChunk
@@ -17,6 +18,8 @@ from flowctl.ports import FlowProducer, SourceChunk
 # has.
 _BUSY_MAX_S = 1.0
 _POLL_ROWS_MAX = 10_000  # rows of one poll; a batch takes several
+# A batch ends when it has this many bytes: as objects of Python they take some three times as much.
+_BATCH_BYTES_MAX = 64 << 20
 
 
 class Piece(NamedTuple):
@@ -110,12 +113,14 @@ class OffsetReader:
         self._read: deque[SourceChunk] = deque()  # records polled for a later batch
 
     def take(self, start: Offset, rows: int) -> tuple[list[Piece], dict[str, PartitionCheckpoint]]:
-        """Read up to ``rows`` records from ``start`` on; return them, and where they end."""
+        """Read up to ``rows`` records from ``start`` on, fewer if they are large; return them, and
+        where they end.
+        """
         self._go_to(start)
         pieces: list[Piece] = []
-        left = rows
+        left, size_bytes = rows, 0
         began_at_s = self._clock()
-        while left > 0:
+        while left > 0 and size_bytes < _BATCH_BYTES_MAX:
             chunk = self._next(left)
             self.is_over = chunk is None
             if chunk is None:
@@ -123,6 +128,7 @@ class OffsetReader:
             if chunk.records:
                 chunk = self._cut(chunk, left)
                 left -= len(chunk.records)
+                size_bytes += sum(sizes_of(chunk.records))
                 pieces.append(Piece(chunk.partition, chunk.records))
                 self._pass(chunk)
             elif chunk.end is not None:

@@ -158,8 +158,9 @@ def _by_pacing(_: str, given: Any) -> Any:
 
 # Spark costs half a second a batch: 5 % of this.
 TARGET_BATCH_S: Final = 10.0
-# All of them are in the planner's memory: 100 MB where a record has 1 kB.
-BATCH_ROWS_MAX: Final = 100_000
+# All of them are in the planner's memory: some 200 MB, as their bytes are bounded too
+# (delivery/offset_reader.py).  Rows that cost nothing are then done as fast as Spark plans batches.
+BATCH_ROWS_MAX: Final = 500_000
 
 # -- The table -----------------------------------------------------------------------------------
 

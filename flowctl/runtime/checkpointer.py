@@ -66,7 +66,7 @@ class Checkpointer(GuardedThread):
 
     def start(self) -> None:
         """Begin to save; from now on bolts of ranges may wait for saves, if these are frequent."""
-        is_soon = self._interval_s / _RANGES_OFTEN <= _HURRY_BELOW_S
+        is_soon = self._least_s <= _HURRY_BELOW_S
         core = self._control.core
         if isinstance(core, RangeCore):
             with self._control.lock:
@@ -104,13 +104,19 @@ class Checkpointer(GuardedThread):
             return interval_s, interval_s
         is_awaited = self._control.saves_told.is_awaited and took_s <= _HURRY_BELOW_S
         pause_s = took_s if is_awaited else took_s / _SAVE_SHARE
-        wait_s = min(interval_s, max(interval_s / _RANGES_OFTEN, pause_s))
+        wait_s = min(interval_s, max(self._least_s, pause_s))
         return wait_s, min(wait_s, took_s) if wait_s <= _HURRY_BELOW_S else wait_s
 
     @property
     def _is_often(self) -> bool:
         control = self._control
         return isinstance(control.core, RangeCore) and control.receipt_log is None
+
+    @property
+    def _least_s(self) -> float:
+        """The least time between two saves of ranges [s]: half of that between two reports."""
+        report_s = self._control.core.settings.timeout.report_s
+        return self._interval_s / _RANGES_OFTEN * max(1.0, report_s / PROGRESS_EVERY_S)
 
     def _is_closed_within(self, wait_s: float, least_s: float) -> bool:
         """Wait until the next save is due: after ``wait_s``, or at least ``least_s`` if hurried.

@@ -224,8 +224,7 @@ class Run:
                 news=self._plan.on_news,
             ),
         )
-        bound_s = self._settings.call.timeout_s
-        endpoint = endpoint_of(self._listening.endpoint, self.reader, bound_s)
+        endpoint = endpoint_of(self._listening.endpoint, self.reader, self._settings)
         self._plan.bolts.start(endpoint, self._notices.put)
         self._sender.start()
         if self._dead_letters is not None:

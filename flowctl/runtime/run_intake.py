@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from flowctl.config import Settings
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
 from flowctl.core.records import Checkpoint
@@ -160,11 +161,14 @@ def intake_of(
     return reader, letters
 
 
-def endpoint_of(
-    endpoint: Endpoint, source: Reader | RangeSource, call_timeout_s: float | None
-) -> Endpoint:
-    """Return ``endpoint`` with the time-out of a call, and what bolts need to read the source, if
-    they do.
+def endpoint_of(endpoint: Endpoint, source: Reader | RangeSource, settings: Settings) -> Endpoint:
+    """Return ``endpoint`` with the time-out of a call, and what bolts need to read the source and
+    to report on it, if they do.
     """
     reader = source.reader if isinstance(source, RangeSource) else None
-    return msgspec.structs.replace(endpoint, reader=reader, call_timeout_s=call_timeout_s)
+    return msgspec.structs.replace(
+        endpoint,
+        reader=reader,
+        call_timeout_s=settings.call.timeout_s,
+        report_s=settings.timeout.report_s,
+    )

@@ -30,7 +30,7 @@ import msgspec
 from flowctl import FlowControlSpout, Settings
 from flowctl.core.events import BoltAdded, FlowEvent
 from flowctl.instrumentation.snapshot import Report, Snapshot
-from flowctl.ports import SourceChunk
+from flowctl.ports import Endpoint, SourceChunk
 from flowctl.testing.stores import MemoryCheckpointStore
 from tests.benchmarks.parts import ChildBolts, MemoryProducer
 
@@ -45,13 +45,16 @@ IDLE_S: Final = 2.0  # two heartbeats of each of 1,000 bolts, and two looks of t
 _FILES_BESIDES: Final = 500
 
 
-def crowd_bolts(count: int) -> ChildBolts:
-    """Peers that speak the wire; see crowd_peers."""
-    return ChildBolts(
-        ["-m", "tests.benchmarks.crowd_peers"],
-        lambda endpoint, names: msgspec.msgpack.encode((endpoint, names)),
-        count=count,
-    )
+def crowd_bolts(count: int, *, record_s: float = 0.0) -> ChildBolts:
+    """Peers that speak the wire; see crowd_peers.  ``record_s``: how long a record of a range
+    takes.
+    """
+
+    def told(endpoint: Endpoint, names: Sequence[str]) -> bytes:
+        bare = msgspec.structs.replace(endpoint, reader=None)
+        return msgspec.msgpack.encode((bare, names, record_s))
+
+    return ChildBolts(["-m", "tests.benchmarks.crowd_peers"], told, count=count)
 
 
 class _GatedProducer(MemoryProducer):
@@ -163,7 +166,8 @@ def _busy(processes: int) -> Any:
             hog.wait()
 
 
-def _raise_file_limit(bolts: int) -> None:
+def raise_file_limit(bolts: int) -> None:
+    """Let this process have so many connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = bolts + _FILES_BESIDES
     if soft < wanted:
@@ -178,7 +182,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser.add_argument("--bolts", type=int, nargs="*", default=list(CROWDS))
     parser.add_argument("--busy", type=int, default=4, help="programs beside it, last row")
     args = parser.parse_args(arguments)
-    _raise_file_limit(max(args.bolts))
+    raise_file_limit(max(args.bolts))
     arms = {bolts: [] for bolts in (FEW, *args.bolts)}  # type: dict[int, list[Outcome]]
     for _ in range(args.rounds):
         for bolts, outcomes in arms.items():

@@ -1,7 +1,7 @@
 """What a bolt of ranges costs the driver: ``python -m tests.benchmarks range-driver``.
 
-Bolts that sleep through their records, as threads of two other processes, with the settings as
-shipped: ranges of 2 s, batches of .15 s, reports, heartbeats.  Printed: the driver's CPU a second
+Peers in two other processes (crowd_peers) that take .01 s a record, with the settings as shipped:
+ranges, batches, reports, heartbeats.  Printed: how long all took to join, the driver's CPU a second
 and bolt, and from it how many bolts fill one core; and what a range costs that is done at once.
 """
 
@@ -9,54 +9,37 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import pickle
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from flowctl import FlowControlSpout
-from flowctl.bolts.batch import Batch
+from flowctl import DeadlineError, FlowControlSpout
 from flowctl.core.ranges.extent import Extent
-from flowctl.core.records import Checkpoint, Record
+from flowctl.core.records import Checkpoint
 from flowctl.testing.stores import MemoryCheckpointStore
-from tests.benchmarks.parts import ChildBolts, Stopwatch
+from tests.benchmarks.crowd import crowd_bolts, raise_file_limit
+from tests.benchmarks.parts import Stopwatch
 
 _RECORD_S: Final = 0.01
-_BLOCK: Final = 1_000
-
-
-class _Numbers:
-    """Consecutive numbers."""
-
-    size_bytes = 8 * _BLOCK
-
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def position(self, i: int) -> int:
-        return self.start + i
-
-    def batch_records(self, i: int, j: int) -> Sequence[Record]:
-        return [Record(number, None) for number in range(self.start + i, self.start + j)]
+_BEFORE_S: Final = 12.0  # until all have joined and ranges have their size
+_LONGER: Final = 10
+_RECORD_BYTES: Final = 10_000  # so a bolt's first range is a second of work
 
 
 class _Reader:
-    def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[_Numbers]:
-        for begin in range(start, stop, _BLOCK):
-            yield _Numbers(begin, min(stop, begin + _BLOCK))
+    """Reads nothing: the peers only play."""
+
+    def open(self, partition: str, start: int, stop: int, identity: str) -> Iterator[Any]:
+        raise NotImplementedError
 
 
 class _Source:
     """``partitions`` of ``records`` each."""
 
     def __init__(self, partitions: int, records: int) -> None:
-        self._extents = {f"p{n}": Extent(0, records) for n in range(partitions)}
+        extent = Extent(0, records, size_bytes=_RECORD_BYTES * records)
+        self._extents = {f"p{n}": extent for n in range(partitions)}
 
     def extents(self, checkpoint: Checkpoint) -> dict[str, Extent]:
         return self._extents
@@ -67,60 +50,51 @@ class _Source:
     def close(self) -> None: ...
 
 
-def sleep_through(record_s: float, batch: Batch) -> None:
-    """What a bolt does."""
-    if record_s:
-        time.sleep(record_s * len(batch))
-
-
-def _bolts(process: Callable[[Batch], None], count: int) -> ChildBolts:
-    return ChildBolts(
-        ["-c", "import tests.benchmarks.range_driver as b; b.be_bolts()"],
-        lambda endpoint, names: pickle.dumps((endpoint, names, process)),
-        count=count,
-    )
-
-
-def be_bolts() -> None:
-    """Run the bolts that stdin names."""
-    from flowctl.bolts.worker import run_bolt
-
-    endpoint, names, process = pickle.loads(sys.stdin.buffer.read())
-
-    def run(name: str) -> None:
-        with contextlib.suppress(Exception):  # the run is over
-            run_bolt(endpoint, name, process)
-
-    threads = [threading.Thread(target=run, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 class _Watch(Stopwatch):
     """Takes the driver's CPU time as well."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cpu: list[tuple[float, float, int]] = []
+        # Time, the driver's CPU time, ranges and records done.
+        self.cpu: list[tuple[float, float, int, int]] = []
 
     def update(self, snapshot: Any) -> None:
         super().update(snapshot)
-        self.cpu.append((time.monotonic(), time.process_time(), snapshot.tuples_acked))
+        now_s, cpu_s = time.monotonic(), time.process_time()
+        self.cpu.append((now_s, cpu_s, snapshot.tuples_acked, snapshot.records_acked))
 
 
-def run(source: _Source, bolts: int, record_s: float) -> _Watch:
-    """One job."""
+def run(source: _Source, bolts: int, record_s: float, deadline_s: float | None = None) -> _Watch:
+    """One job, to its end or for so long."""
     watch = _Watch()
-    report = FlowControlSpout(
-        name="range-driver",
-        producer=source,
-        bolts=_bolts(partial(sleep_through, record_s), bolts),
-        checkpoint=MemoryCheckpointStore(),
-    ).run(view=watch)
-    assert report.outcome == "finished", report.error
+    with contextlib.suppress(DeadlineError):
+        FlowControlSpout(
+            name="range-driver",
+            producer=source,
+            bolts=crowd_bolts(bolts, record_s=record_s),
+            checkpoint=MemoryCheckpointStore(),
+        ).run(view=watch, deadline_s=deadline_s)
     return watch
+
+
+def measure(bolts: int, seconds: float) -> None:
+    """Print what a bolt costs while there is work for all: after the beginning, when ranges are
+    small, and long before the end.
+    """
+    records = int(_LONGER * bolts * seconds / _RECORD_S)
+    watch = run(_Source(1, records), bolts, _RECORD_S, _BEFORE_S + seconds)
+    first_s, last_s = min(watch.joined_s), max(watch.joined_s)
+    steady = [s for s in watch.cpu if s[0] >= first_s + _BEFORE_S]
+    first, last = steady[0], steady[-1]
+    passed_s, cpu_s, ranges, done = (b - a for a, b in zip(first, last, strict=True))
+    each_s = cpu_s / passed_s / bolts
+    print(
+        f"{bolts:6,} bolts, joined in {last_s - first_s:.1f} s, {ranges / passed_s:.0f} ranges/s,"
+        f" busy {done * _RECORD_S / passed_s / bolts:.0%}:"
+        f" {1e6 * each_s:.0f} us of driver CPU a second and bolt;"
+        f" {1 / each_s:,.0f} bolts fill one core",
+        flush=True,
+    )
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -128,22 +102,13 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks range-driver", description=__doc__
     )
-    parser.add_argument("--bolts", type=int, default=100)
+    parser.add_argument("--bolts", type=int, nargs="*", default=[12, 100, 1_000, 10_000])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--ranges", type=int, default=20_000)
     options = parser.parse_args(arguments)
-    records = int(options.bolts * options.seconds / _RECORD_S)
-    watch = run(_Source(1, records), options.bolts, _RECORD_S)
-    began_s = max(watch.joined_s)
-    # Without the beginning, when ranges are small, and the end.
-    steady = [s for s in watch.cpu if began_s + 5 <= s[0] <= began_s + options.seconds - 2]
-    first, last = steady[0], steady[-1]
-    seconds, cpu_s, ranges = (b - a for a, b in zip(first, last, strict=True))
-    each_s = cpu_s / seconds / options.bolts
-    print(
-        f"{options.bolts} bolts, {ranges / seconds:.0f} ranges/s: {1e6 * each_s:.0f} us of driver"
-        f" CPU a second and bolt; {1 / each_s:,.0f} bolts fill one core"
-    )
+    raise_file_limit(max(options.bolts))
+    for bolts in options.bolts:
+        measure(bolts, options.seconds)
     watch = run(_Source(options.ranges, 1), 12, 0.0)
     first, last = next(s for s in watch.cpu if s[2]), watch.cpu[-1]
     cost_s = (last[1] - first[1]) / max(1, last[2] - first[2])

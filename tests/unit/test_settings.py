@@ -10,6 +10,7 @@ import pytest
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import CONSTANTS, CheckpointSettings, Settings, kinds, name_of
+from flowctl.core.ranges.core import RangeCore
 from flowctl.core.settings import LONG_SECONDS_MAX, SECONDS_MAX
 from flowctl.errors import ConfigError
 from flowctl.runtime.flow_control_spout import FlowControlSpout
@@ -39,8 +40,21 @@ def test_many_bolts_say_less_often_that_they_are_alive() -> None:
     assert (timeout.silence_s, timeout.silence_max_s) == (3.0, 4.0)
     assert few.for_bolts(1_000).checked().with_overrides({}) == few.for_bolts(1_000)
     rare = few.with_overrides({"lab.timeout.heartbeat_s": 2, "lab.timeout.silence_s": 20})
-    assert rare.for_bolts(2_000) == rare
+    assert rare.for_bolts(500) == rare
+    assert rare.for_bolts(2_000).timeout.heartbeat_s == 2
     assert rare.for_bolts(3_000).timeout.silence_s == 20, "what is longer stays"
+
+
+@pytest.mark.parametrize(
+    ("bolts", "report_s", "range_s"),
+    [(12, 0.1, 2.0), (500, 0.1, 2.0), (5_000, 1.0, 4.0), (50_000, 2.0, 8.0)],
+)
+def test_many_bolts_of_ranges_report_more_rarely_on_longer_ranges(
+    bolts: int, report_s: float, range_s: float
+) -> None:
+    settings = Settings().for_bolts(bolts)
+    assert settings.timeout.report_s == pytest.approx(report_s)
+    assert RangeCore(settings).range_s == pytest.approx(range_s)
 
 
 @pytest.mark.parametrize("name", SECONDS)

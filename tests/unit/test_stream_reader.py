@@ -198,11 +198,13 @@ def test_a_repeated_batch_has_the_same_chunks_though_tasks_changed() -> None:
 
 
 def test_chunks_are_shared_among_tasks_and_travel() -> None:
-    query = Query(lambda rows: 1.0, producer__count=1_000, tasks=3, start_rows=120)
-    query.batch()
-    end = query.offsets[1]
-    chunks = query.reader.partitions(query.offsets[0], end)
-    assert [sum(len(p.records) for p in c.records()) for c in chunks] == [10] * 12  # type: ignore
+    for process, sizes in (("tests.stream_parts:double", [10] * 12), ("", [40] * 3)):
+        how = {"process": process} if process else {}
+        query = Query(lambda rows: 1.0, producer__count=1_000, tasks=3, start_rows=120, **how)
+        query.batch()
+        end = query.offsets[1]
+        chunks = query.reader.partitions(query.offsets[0], end)
+        assert [sum(len(p.records) for p in c.records()) for c in chunks] == sizes  # type: ignore
 
 
 def read(process: str, **options: str) -> list[dict[str, Any]]:

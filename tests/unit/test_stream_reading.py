@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from flowctl.core.records import Checkpoint, Record
+from flowctl.delivery import offset_reader
 from flowctl.delivery.batch_rows import BatchRows
 from flowctl.delivery.offset_reader import Offset, OffsetReader
 from flowctl.errors import SourceError
@@ -58,6 +59,19 @@ def values(pieces: list) -> list[str]:
 
 def through_json(offset: Offset) -> Offset:
     return Offset.unpacked(json.loads(json.dumps(offset.packed())))
+
+
+def test_a_batch_of_large_records_ends_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offset_reader, "_BATCH_BYTES_MAX", 100)
+    reading = OffsetReader(lambda: Parts({"a": 100_000}, random.Random(1)))
+    start, read = EMPTY, 0
+    for _ in range(3):
+        pieces, ends = reading.take(start, 100_000)
+        read += len(values(pieces))
+        assert 0 < read == ends["a"].records < 100_000, "it ended with the poll that filled it"
+        start = Offset(9, ends)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -64,6 +64,8 @@ def for_ranges(settings: CoreSettings) -> CoreSettings:
 # short enough that an unknown cost in it shows soon.  A begun range can be split, so no bolt has to
 # wait for its end (shared/ranges.md: 1 to 4 s make no difference to the makespan).
 RANGE_S = 2.0
+# With very many bolts, which report rarely, a range has at least this many reports.
+_REPORTS = 4
 # The shortest range [s]: opening a file on a disk and sending a range takes some 2 ms.
 LEAST_S = 0.02
 # If a call costs so much that a batch takes ten calls' time, a range holds one such batch.
@@ -146,7 +148,8 @@ class RangeCore(ByReference):
         range_s: float = RANGE_S,
         keeps_receipts: bool = False,
     ) -> None:
-        """As :class:`flowctl.core.spout.SpoutCore`.  ``range_s``: how long a range should be [s].
+        """As :class:`flowctl.core.spout.SpoutCore`.  ``range_s``: how long a range should be [s],
+        at least.
 
         ``keeps_receipts``: receipts of ``process`` are kept with the part that they belong to.
         Then a part counts as done only if its bolt still had all of it to do: late progress would
@@ -164,7 +167,8 @@ class RangeCore(ByReference):
         self.book.consumer_type = RangeConsumer
         self.book.size_for = self._size_for
         self._receipts: deque[Receipts] = deque()
-        self._range_s = range_s
+        #: How long a range should be [s].
+        self.range_s: float = max(range_s, _REPORTS * settings.timeout.report_s)
         self.keeps_receipts: bool = keeps_receipts
         # It failed, and nothing has succeeded yet: failed ranges come first.
         self._is_doubtful = False
@@ -215,7 +219,7 @@ class RangeCore(ByReference):
         first = self.intake.buffer.first_positions
         if self._target.is_down:
             return first  # it only probes whether the target is back
-        return positions_for(consumer, first, self._range_s)
+        return positions_for(consumer, first, self.range_s)
 
     def poll_emit(self, *, now_s: float) -> Emission | None:
         """Return the next range that a window allows, and its bolt; None: nothing now.
@@ -282,8 +286,7 @@ class RangeCore(ByReference):
         cut, is_holder = _cut(flow_tuple), told.tuple_id in consumer.flight
         if is_holder and consumer.is_fifo and next(iter(consumer.flight)) != told.tuple_id:
             self._recovery.on_acked(consumer, flow_tuple, now_s)
-        done = cut.between(told.start, told.done_through).pieces
-        left = cut.outside(told.start, told.done_through)
+        done, left = cut.parted(told.start, told.done_through)
         # What it reports may have been processed at any time since its last report.
         began_s = max(consumer.moved_at_s, flow_tuple.sent_at_s if is_holder else 0.0)
         if is_holder:

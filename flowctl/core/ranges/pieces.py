@@ -137,6 +137,14 @@ class RangeCut(Cut, gc=False, eq=False):
             return None
         return len(self.between(self.pieces[0][0], position).records)
 
+    def parted(self, start: int, stop: int) -> tuple[Pieces, RangeCut]:
+        """Return the pieces of it in ``[start, stop)``, and the rest."""
+        pieces = self.pieces
+        if len(pieces) == 1 and pieces[0][0] == start < stop <= pieces[0][1]:  # the usual case
+            end = pieces[0][1]
+            return ((start, stop),), self.of(((stop, end),) if stop < end else ())
+        return within(pieces, start, stop), self.outside(start, stop)
+
     def between(self, start: int, stop: int) -> RangeCut:
         """Return the part of it in ``[start, stop)``, for a separate tuple."""
         return self.of(within(self.pieces, start, stop)).rebound()
