@@ -187,15 +187,8 @@ class Link:
         self._writer = FrameWriter(FRAME_BYTES_MAX)
         self.promise: FlushPromise = FlushPromise()
         self.idleness: Idleness = Idleness(slots)
-        desk = RangeDesk(
-            self._let_go,
-            self._pauses,
-            self._writer,
-            self.idleness,
-            self._learn,
-            report_s=endpoint.report_s,
-        )
-        self.ranges: RangeDesk = desk
+        parts = self._let_go, self._pauses, self._writer, self.idleness, self._learn
+        self.ranges: RangeDesk = RangeDesk(*parts, report_s=endpoint.report_s)
         self._beat_at_s = 0.0  # when the next heartbeat is due
         self._prolonged: dict[int, None] = {}  # inputs to report with the next heartbeat
         self._targets = TargetTeller()
