@@ -86,7 +86,7 @@ def test_a_door_tells_its_own_options_and_stays_what_it_is() -> None:
 
     assert documented(SINK, PACED)(door) is door
     said = door.__doc__ or ""
-    assert said.startswith("What it does.\n\n    Options:\n        target: a name; ")
+    assert said.startswith("What it does.\n\n    Options:\n        target: a name, ")
     told = [line.split(":")[0].strip() for line in said.splitlines()[3:]]
     assert told == [name for name in _names() if name in {*names_of(SINK), *names_of(PACED)}]
     assert "`" not in said
