@@ -66,8 +66,19 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "ranges": ("flowctl/core/ranges/*.py", "flowctl/bolts/range_*.py"),
 }
 TESTS: Final = ("unit", "property", "contract")
-# What a bolt does with a range is shown over a socket only.
+# What a bolt does with a range is shown over a socket only; what the law of a target does, by rows
+# of its report.
 ALSO: Final = {
+    "pacing": tuple(
+        f"tests/simulation/test_simulation_laws.py::test_flowctls_cell_of_a_target_is_what_the_code_gives[{row}]"
+        for row in (
+            "lognormal",
+            "rate with short calls",
+            "three times slower",
+            "less then more",
+            "collapse",
+        )
+    ),
     "ranges": (
         "tests/integration/test_range_bolt.py",
         "tests/integration/test_range_saves_told.py",
@@ -271,7 +282,12 @@ def tests_of(files: Iterable[str], root: Path = ROOT) -> list[str]:
     whole = [part for part, its in parts.items() if wanted & set(its)]
     modules = tuple(_module(file) for file in wanted.union(*(parts[part] for part in whole)))
     doors = _doors_to(modules, root)
-    found = [name for part in whole for name in ALSO.get(part, ()) if (root / name).is_file()]
+    found = [
+        name
+        for part in whole
+        for name in ALSO.get(part, ())
+        if (root / name.partition("::")[0]).is_file()
+    ]
     for folder in TESTS:
         # Of the doors' tests the quick ones: learning what the others reach takes minutes.
         those = modules + doors if folder == "unit" else modules

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from flowctl.core.pacing.figures import StoredTarget
-from flowctl.core.pacing.law import Headroom, Ramp
+from flowctl.core.pacing.law import Bounds, Headroom, Ramp, TargetLaw
 from flowctl.core.pacing.leases import RateGate, Sums
 from flowctl.core.pacing.sample import Sample
 from tests.pacing_parts import CALL_S, TICK_S, Target, law, serial
@@ -155,6 +155,47 @@ def test_what_another_limit_let_through_says_nothing_of_a_start() -> None:
     assert ramp.level == 20.0, "so few calls say little of so many at once"
     ramp.on_sample(1.8, one, 0.5, 1_000.0)
     assert ramp.level == 25.0, "a quarter more"
+
+
+def test_a_part_of_a_rate_is_left_too_while_the_law_rests() -> None:
+    paced = TargetLaw(Bounds(), leave=0.2, tick_s=TICK_S, known=10, rate=40.0)
+    rates = set()
+    for tick in range(1, 60):
+        share = min(1.0, paced.rate / 40.0)
+        sample = Sample(TICK_S, int(10 * share), 10 * share, 1.0, 0, 9, False, True)
+        paced.on_sample(tick * TICK_S, sample)
+        rates.add(round(paced.rate, 1))
+    resting = [rate for rate in rates if rate < 40.0]
+    assert resting and 32.0 <= min(resting) and max(resting) <= 0.8 * max(rates)
+
+
+def test_refusals_of_calls_that_began_before_a_fall_are_no_news() -> None:
+    """A refusal takes no more than a second, however long calls take that are accepted."""
+    paced = law(known=40)
+    falls = []
+    for tick in range(1, 13):
+        before = paced.limit
+        refused = 4 if tick in (4, 6, 8, 11) else 0
+        paced.on_sample(
+            tick * TICK_S, Sample(TICK_S, 3, 3.0, 9.0, refused, 40, True, False, refused)
+        )
+        if paced.limit < before:
+            falls.append(tick)
+    assert falls == [4, 11]
+
+
+def test_a_round_of_long_calls_is_counted_anew_at_each_level() -> None:
+    ramp, levels, owed = Ramp(4.0), [], 0.0
+    for tick in range(1, 200):
+        owed += ramp.level * TICK_S / 2.5
+        calls, owed = int(owed), owed % 1
+        sample = Sample(TICK_S, calls, calls, 2.5 * calls, 0, int(ramp.level), True)
+        ramp.on_sample(tick * TICK_S, sample, 3.0, 1_000.0)
+        if not levels or levels[-1][1] != ramp.level:
+            levels.append((tick * TICK_S, ramp.level))
+    times = [at_s for at_s, _ in levels]
+    assert [level for _, level in levels][:4] == [4.0, 16.0, 64.0, 256.0]
+    assert all(after - before >= 3.0 for before, after in pairwise(times[1:4])), "a lag at least"
 
 
 def test_a_start_gets_no_higher_than_it_may() -> None:
