@@ -165,6 +165,14 @@ class UnknownNameError(ConfigError, ValueError):
     """A name is not among the known ones; also a ``ValueError``, as from Python's own enums."""
 
 
+class RowError(JobError, ValueError):
+    """A row can't be written as it is, whatever the target says: a value, a column or its key.
+
+    It is about the content, as Python's own ``ValueError``: a second try changes nothing, and the
+    target is not to blame.
+    """
+
+
 class SourceError(JobError):
     """The source can't be read as requested: no such file, bad bytes, a record too large."""
 

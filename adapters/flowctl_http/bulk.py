@@ -132,7 +132,8 @@ class BulkSink(ItemSink):
             return row_key(batch, batch.position(index))
         found = part_of(self._id, row, batch, index)
         if found is None:
-            raise JobError(
+            raise batch.row_error(
+                index,
                 f"row {row_number(batch[index].position)} has no id.",
                 remedy="Leave such rows out, or give a function of the row as id.",
             )

@@ -304,7 +304,8 @@ def estimated(recording: Recording, policy: str, overrides: Mapping[str, Any]) -
     pool = run.core.book.pool
     known = pool.call_s / pool.record_s if pool.record_s > 0 else 0.0
     as_it_was = simulated(observed, known, before)
-    return _lines(observed, as_it_was, simulated(observed, known, after))
+    lines = _lines(observed, as_it_was, simulated(observed, known, after))
+    return [*lines, recording.missing] if recording.missing else lines
 
 
 def _middle(weighted: list[tuple[float, float]]) -> float:

@@ -10,10 +10,10 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 from flowctl.bolts.batch import Batch
-from flowctl.errors import JobError, UnrunnableError
+from flowctl.errors import RowError, UnrunnableError
 from flowctl_sql._casts import TableColumns
 from flowctl_sql._dialect import checked_columns
-from flowctl_sql._rows import Insert, Prepared, place_of
+from flowctl_sql._rows import Insert, Prepared, row_error
 from flowctl_sql._values import as_json
 
 # Kinds whose values in Python all drivers know, or refuse by themselves.
@@ -138,10 +138,10 @@ class Columns:
         return False
 
     def as_rows(self, batch: Batch) -> Prepared:
-        """Return the rows as tuples; :class:`JobError` for a value that Python can't hold."""
+        """Return the rows as tuples; :class:`RowError` for a value that Python can't hold."""
         if self._prepared is None:
             values = [
-                _as_python(column, partial(self._place, batch, name))
+                _as_python(column, partial(self._no_python, batch, name))
                 for name, column in zip(self.columns, self.table.columns, strict=True)
             ]
             is_plain = _PLAIN.issuperset(self.kinds) and not any(
@@ -152,9 +152,13 @@ class Columns:
             self._prepared = Prepared(rows, self.columns, counts, is_plain=is_plain)
         return self._prepared
 
-    def _place(self, batch: Batch, column: str, row: int) -> str:
-        record = row if self._records is None else self._records[row]
-        return f"{place_of(batch, record)}: column {column}"
+    def _no_python(self, batch: Batch, column: str, row: int, why: Exception) -> RowError:
+        return row_error(
+            batch,
+            row if self._records is None else self._records[row],
+            f"column {column} has a value that Python can't hold ({' '.join(str(why).split())}).",
+            "Convert it before, or leave the record out: batch.reject(…).",
+        )
 
 
 def columns_of(table: Any, batch: Batch, columns: tuple[str, ...] | None) -> Columns:
@@ -293,7 +297,7 @@ def _refuse_years(column: Any, kind: str) -> None:
         raise NotAsText("a date outside the years 1 to 9999")
 
 
-def _as_python(column: Any, place: Callable[[int], str]) -> list[Any]:
+def _as_python(column: Any, told: Callable[[int, Exception], RowError]) -> list[Any]:
     try:
         return _pylist(column)
     except _NO_PYTHON:
@@ -301,11 +305,7 @@ def _as_python(column: Any, place: Callable[[int], str]) -> list[Any]:
             try:
                 _pylist(column[at : at + 1])
             except _NO_PYTHON as error:
-                raise JobError(
-                    f"{place(at)} has a value that Python can't hold"
-                    f" ({' '.join(str(error).split())}).",
-                    remedy="Convert it before, or leave the record out: batch.reject(…).",
-                ) from error
+                raise told(at, error) from error
         raise
 
 

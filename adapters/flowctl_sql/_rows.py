@@ -11,7 +11,7 @@ import msgspec
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import show
-from flowctl.errors import JobError, UnrunnableError
+from flowctl.errors import JobError, RowError, UnrunnableError
 from flowctl_sql._casts import Cast, TableColumns
 from flowctl_sql._dialect import checked_columns
 from flowctl_sql._values import Unfit, UnfitError, as_json, as_python
@@ -95,7 +95,7 @@ class Prepared(msgspec.Struct, frozen=True):
     def as_python(self, batch: Batch, dialect: str) -> Prepared:
         """Return a copy with numpy's and pandas' values as Python's own.
 
-        Raises :class:`JobError` that names a value which the driver of ``dialect`` would change.
+        Raises :class:`RowError` that names a value which the driver of ``dialect`` would change.
         """
         if self.is_plain:
             return self
@@ -129,25 +129,25 @@ class Prepared(msgspec.Struct, frozen=True):
         """
         columns = columns or (self.columns if self.shapes is None else self.shapes[unfit.row])
         column = f"column {columns[unfit.at]}" if columns else f"value {unfit.at + 1}"
-        place = place_of(batch, self._record_of(unfit.row, batch))
-        problem = f"{place}: {column} is {unfit.why}."
+        at, problem = self._record_of(unfit.row, batch), f"{column} is {unfit.why}."
+        error = row_error(batch, at, problem, unfit.remedy)
         if unfit.is_type:  # each row would fail in the same way
-            return UnrunnableError("SqlSink", problem, remedy=unfit.remedy)
-        return JobError(problem, remedy=unfit.remedy)
+            return UnrunnableError("SqlSink", error.problem, remedy=error.remedy)
+        return error
 
     def _record_of(self, row: int, batch: Batch) -> int:
         ends = accumulate(self.counts or repeat(1, len(batch)))
         return next(record for record, end in enumerate(ends) if row < end)
 
     def refuse_widths(self, batch: Batch) -> None:
-        """Raise :class:`JobError` for the first row with more or fewer values than the others."""
+        """Raise :class:`RowError` for the first row with more or fewer values than the others."""
         if not self.rows or self.is_plain or self.shapes is not None:
             return
         if not _are_equal(map(len, self.rows), self.rows):
             _of_any_shape(self.rows, batch, self.columns)
 
     def refuse_keyless(self, batch: Batch, key: Sequence[str]) -> None:
-        """Raise :class:`JobError` for the first row without a value in a column of ``key``.
+        """Raise :class:`RowError` for the first row without a value in a column of ``key``.
 
         NULL is equal to nothing, so such a row would be added each time.  Raises
         :class:`UnrunnableError` for tuples whose columns weren't given.
@@ -164,18 +164,19 @@ class Prepared(msgspec.Struct, frozen=True):
                 if at is None or None in map(itemgetter(at), rows):
                     raise self._keyless(batch, column)
 
-    def _keyless(self, batch: Batch, column: str) -> JobError:
+    def _keyless(self, batch: Batch, column: str) -> RowError:
         shapes = self.shapes or [self.columns or ()] * len(self.rows)
         rows = map(dict, map(zip, shapes, self.rows))
         bad = next(number for number, row in enumerate(rows) if row.get(column) is None)
-        place = place_of(batch, self._record_of(bad, batch))
-        return JobError(
-            f"{place}: column {column} of the key is missing or NULL.",
-            remedy="Give each row its key, or leave the record out: batch.reject(record, reason).",
+        return row_error(
+            batch,
+            self._record_of(bad, batch),
+            f"column {column} of the key is missing or NULL.",
+            "Give each row its key, or leave the record out: batch.reject(record, reason).",
         )
 
     def refuse_casts(self, batch: Batch, table: TableColumns) -> None:
-        """Raise :class:`JobError` for the first value of which its column would make another."""
+        """Raise :class:`RowError` for the first value of which its column would make another."""
         if not table.casts:
             return
         for columns, rows in self.inserts():
@@ -201,7 +202,7 @@ def prepare(
 ) -> Prepared:
     """Check and convert the rows; ``columns`` None: the keys of each dict.
 
-    Raises :class:`JobError` that names the record, and :class:`UnrunnableError` if the number of
+    Raises :class:`RowError` that names the record, and :class:`UnrunnableError` if the number of
     items isn't that of the records: that is the program's fault, not a record's.
     """
     if len(listed) != len(batch):
@@ -264,9 +265,7 @@ def _of_any_shape(listed: Sequence[Any], batch: Batch, columns: tuple[str, ...] 
         try:
             converted += [convert(row) for row in group]
         except _BadRow as error:
-            raise JobError(
-                f"{place_of(batch, index)}: {error}.", remedy=f"Pass {_SHAPES}."
-            ) from None
+            raise row_error(batch, index, f"{error}.", f"Pass {_SHAPES}.") from None
     counts = list(map(len, several))
     of_one_shape = len(set(convert.shapes)) <= 1
     return Prepared(
@@ -317,9 +316,10 @@ def _runs(
     return [Insert(shape, [row for _, row in run]) for shape, run in runs]
 
 
-def place_of(batch: Batch, index: int) -> str:
-    """Return where a record comes from, for errors."""
-    return f"partition {batch.span.partition}, position {show(batch[index].position)}"
+def row_error(batch: Batch, index: int, problem: str, remedy: str) -> RowError:
+    """Return the error of a row, which says where its record comes from."""
+    place = f"partition {batch.span.partition}, position {show(batch[index].position)}"
+    return batch.row_error(index, f"{place}: {problem}", remedy=remedy)
 
 
 class _BadRow(Exception):

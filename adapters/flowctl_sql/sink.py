@@ -16,6 +16,7 @@ from flowctl.errors import (
     JobError,
     MissingExtraError,
     RetryLater,
+    RowError,
     UnrunnableError,
     without_secrets,
 )
@@ -200,7 +201,7 @@ class SqlSink:
         costs least: no object is made of a value where the database takes columns (PostgreSQL).
         The time it takes counts as ``batch.in_sink()``; skipped records are added to
         ``batch.left_out``.  On return, rows and span are committed.  On an error neither is, as far
-        as is known.  Raises :class:`JobError` for rows of a wrong shape and for values that the
+        as is known.  Raises :class:`RowError` for rows of a wrong shape and for values that the
         database can't hold, :class:`UnrunnableError`, which ends the run, if no row can be written
         because of the table, its columns or the program, or because the database denies access,
         :class:`FencedError` if a newer driver has written, :class:`RetryLater` if the database is
@@ -213,7 +214,7 @@ class SqlSink:
         listed = rows if isinstance(rows, list | tuple) else list(rows)
         try:
             prepared = prepare(listed, batch, self._columns)
-        except JobError as error:
+        except RowError as error:
             is_first = getattr(self._local, "session", None) is None and batch.attempt == 1
             if is_first and none_fits(listed, self._columns):
                 raise self._unrunnable(error.problem, error.remedy) from error
@@ -267,7 +268,7 @@ class SqlSink:
         is_first = session.is_unused and batch.attempt == 1
         from_keys = self._columns is None and fault.columns is not None
         if from_keys and (prepared.shapes is not None or not is_first):
-            return JobError(f"{problem}.", remedy=remedy)
+            return RowError(f"{problem}.", remedy=remedy)
         return self._unrunnable(f"{problem}.", remedy)
 
     def _unrunnable(self, problem: str, remedy: str) -> UnrunnableError:

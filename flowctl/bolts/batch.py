@@ -21,7 +21,7 @@ from flowctl.core.records import (
     values_of,
     with_fields,
 )
-from flowctl.errors import CallTooLongError, MissingExtraError, UnrunnableError
+from flowctl.errors import CallTooLongError, MissingExtraError, RowError, UnrunnableError
 
 _SECOND: Final = operator.itemgetter(1)
 _OLDER_MAX: Final = 4  # iterators kept; nested loops have two or three
@@ -184,6 +184,15 @@ class Batch(Sequence[Record]):
             raise _not_in_batch(f"{record} is not an index", len(self._records))
         text = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason
         self.rejected.setdefault(index, str(text))
+
+    def row_error(self, index: int, problem: str, *, remedy: str = "") -> RowError:
+        """Return the error, to be raised, of a row that can't be written as it is.
+
+        It is that of the record at ``index``, which is cut out at once, without a search for it.
+        """
+        self._older = ()
+        self._reading = _Counted(count(index + 1), len(self))
+        return RowError(problem, remedy=remedy)
 
     def _index_of(self, record: Any) -> int:
         if isinstance(record, bool):  # bool is an int, but no index

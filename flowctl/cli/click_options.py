@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import re
 import sys
 import time
@@ -125,6 +126,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def is_full(error: OSError) -> bool:
     """Whether ``error`` means that there was no space left to write."""
     return error.errno in _FULL
+
+
+def check_not_read(option: str, path: Path | str | None, read: Path) -> None:
+    """Refuse to write over ``read``, which the command reads."""
+    if path is not None and os.path.exists(path) and read.exists() and read.samefile(path):
+        raise ConfigError(option, f"{path} is what is read.", remedy="Name another file.")
 
 
 def check_writable(option: str, path: Path | None) -> None:

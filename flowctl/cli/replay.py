@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from flowctl.cli.click_options import check_writable
+from flowctl.cli.click_options import check_not_read, check_writable
 from flowctl.cli.run import parse_overrides
 from flowctl.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
 from flowctl.instrumentation.event_text import NAMES
@@ -46,6 +46,7 @@ def replay(
     from flowctl.runtime.recording import Recording, Replay
 
     check_writable("--decisions", decisions_path)
+    check_not_read("--decisions", decisions_path, path)
     changes = parse_overrides(overrides)
     try:
         recording = Recording(str(path))
@@ -105,7 +106,8 @@ def _lines(recording: Recording, run: Replay) -> list[str]:
         more = f", and {len(told) - _KINDS_SHOWN} kinds more" if len(told) > _KINDS_SHOWN else ""
         total = counted(run.decided.total(), "decision")
         what = ", ".join(told[:_KINDS_SHOWN]) + more
-        return [first, f"{total}, the same as recorded, byte for byte", *([what] if what else [])]
+        same = f"{total}, the same as recorded, byte for byte"
+        return [line for line in (first, same, what, recording.missing) if line]
     at_s, recorded, now = run.difference
     lines = [
         first,

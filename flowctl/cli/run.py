@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from flowctl import logs
-from flowctl.cli.click_options import check_writable, page_beside, page_option, seconds_of
+from flowctl.cli.click_options import (
+    check_not_read,
+    check_writable,
+    page_beside,
+    page_option,
+    seconds_of,
+)
 from flowctl.errors import (
     EXIT_FINISHED,
     EXIT_FINISHED_WITH_LOSSES,
@@ -122,6 +128,9 @@ def run(
     check_writable("--report", report_path)
     meta = click.get_current_context().meta
     settings = parse_overrides(overrides) | meta.get(_EVENTS, {}) | meta.get(_RECORD, {})
+    program = Path(job.partition(":")[0])
+    check_not_read("--report", report_path, program)
+    check_not_read("--events", settings.get("events.file"), program)
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     spout = load_spout(job)

@@ -15,7 +15,7 @@ import msgspec
 from flowctl.bolts.batch import Batch
 from flowctl.core.positions import row_number
 from flowctl.core.records import rows_of_arrow
-from flowctl.errors import InternalError, JobError, RetryLater, UnrunnableError
+from flowctl.errors import InternalError, RetryLater, UnrunnableError
 from flowctl.failure.classify import meaning_of
 from flowctl.failure.kinds import Kind
 
@@ -146,14 +146,15 @@ def wanted_of(rows: Iterable[Any], batch: Batch) -> list[tuple[int, Any]]:
 def part_of(part: str | Callable[[Any], Any], row: Any, batch: Batch, index: int) -> Any:
     """Return the column of ``row`` that ``part`` names, or what ``part`` makes of it.
 
-    Raises :class:`JobError` if the rows have no such column.
+    Raises :class:`RowError` if the rows have no such column.
     """
     if callable(part):
         return part(row)
     try:
         return row[part]
     except KeyError:
-        raise JobError(
+        raise batch.row_error(
+            index,
             f"row {row_number(batch[index].position)} has no column {part!r}.",
             remedy="Name a column of the rows, or give a function of the row.",
         ) from None

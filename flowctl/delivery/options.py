@@ -47,9 +47,9 @@ def _number(name: str, given: Any) -> float:
     return float(given)
 
 
-def _text(name: str, given: Any) -> str:
+def _text(name: str, given: Any, remedy: str = "Give text.") -> str:
     if not isinstance(given, str):
-        raise ConfigError(name, f"is of type {type(given).__name__}.", remedy="Give text.")
+        raise ConfigError(name, f"is of type {type(given).__name__}.", remedy=remedy)
     if not given:  # mostly a variable that nobody has set
         raise ConfigError(name, "it is empty.", remedy="Give a name, or leave it out.")
     return given
@@ -60,7 +60,7 @@ def _target(name: str, given: Any) -> Any:
         check_process(given, name)
         check_plain(given, name)
         return given
-    return _text(name, given)
+    return _text(name, given, "Give text, or a function of the row that returns one.")
 
 
 def _seconds(name: str, given: Any) -> float:

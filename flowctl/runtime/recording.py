@@ -5,9 +5,9 @@ their times, and after each turn what the core decided; :func:`replayed` makes t
 new core and compares its decisions with the recorded ones, byte for byte.
 
 The file begins with :data:`MAGIC`.  Then come blocks: a length of four bytes (big-endian), and so
-many bytes of compressed msgpack.  The first block is a :class:`Began`, each other one an array of
-calls, ``[name, arguments, keywords, result]``; a turn of the core is the call ``turn``, its result
-the bytes of what was decided.
+many bytes of compressed msgpack; a length of 0 ends a recording that is whole.  The first block is
+a :class:`Began`, each other one an array of calls, ``[name, arguments, keywords, result]``; a turn
+of the core is the call ``turn``, its result the bytes of what was decided.
 
 Records are in it by position and size, without their values.  Errors are, as in the log.
 """
@@ -56,6 +56,7 @@ _KIND: Final = MAGIC.split()[0] + b" "
 #: A recording that is there when a run begins gets this name: a resumed job keeps both.
 OLDER: Final = ".1"
 _LENGTH: Final = 4
+_END: Final = bytes(_LENGTH)
 _LEVEL: Final = 1  # a fifth of the size for 10 ns a byte; higher levels gain a tenth for twice that
 _CALLS_MAX: Final = 50_000  # in a block: some MB
 
@@ -221,6 +222,11 @@ class Recorder:
     def close(self) -> None:
         """Flush and close.  What the core is told afterwards is not noted."""
         self.flush()
+        if not self.problem:
+            try:
+                self._put(_END)
+            except OSError as error:
+                self._lose(f"{self.path}: {error.strerror or error}")
         self._lose(self.problem or "the recording is closed")
 
     def _put_block(self, data: bytes) -> None:
@@ -246,9 +252,17 @@ class Recorder:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Open a new file; one that is there is kept under another name."""
+    """Open a new file; a recording that is there is kept under another name."""
     disk.make_directory(os.path.dirname(os.path.abspath(path)))
     if os.path.isfile(path):
+        with open(path, "rb") as there:
+            begins = there.read(len(_KIND))
+        if begins not in (b"", _KIND):  # a program, say: --record takes no other file's place
+            raise ConfigError(
+                "record.file",
+                f"{path} is there, and is not a recording.",
+                remedy="Name another file.",
+            )
         os.replace(path, path + OLDER)
     return open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, disk.MODE), "wb")
 
@@ -418,14 +432,16 @@ def _emitted(e: Emission) -> tuple[Any, ...]:
 
 
 class Recording:
-    """A recording that is read: :attr:`began`, then :meth:`calls`, once.
+    """A recording that is read: :attr:`began`, then :meth:`calls`, once, then :attr:`missing`.
+
+    ``missing`` says what is not in it of the run, as text; empty: nothing.
 
     Raises :class:`ConfigError` for a file that is none, or of another format, and ``OSError`` if it
     can't be read.
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.missing: str = ""
         self._file = open(path, "rb")  # noqa: SIM115  # it is read by calls()
         magic = self._file.readline(len(MAGIC))
         first = _block(self._file) if magic == MAGIC else None
@@ -446,10 +462,25 @@ class Recording:
 
     def calls(self) -> Iterator[_Call]:
         """Yield the calls, as they were written; a damaged end, as after a kill, is left out."""
-        with self._file:
-            while (block := _block(self._file)) is not None:
+        with self._file as file:
+            read = file.tell()
+            while (block := _block(file)) is not None:
                 for name, args, keywords, result in msgspec.msgpack.decode(block):
                     yield name, tuple(args), keywords, result
+                read = file.tell()
+            file.seek(read)
+            self.missing = _missing(file.read(_LENGTH), os.fstat(file.fileno()).st_size - read)
+
+
+def _missing(end: bytes, unread: int) -> str:
+    if end == _END:
+        return ""
+    if not unread:
+        return "the recording ends before the run: it was killed, or could record no more"
+    return (
+        f"the recording can't be read to its end, by {unread} bytes: the run was killed while it"
+        " wrote, or the file is damaged"
+    )
 
 
 def _block(file: BinaryIO) -> bytes | None:

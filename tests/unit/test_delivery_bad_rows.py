@@ -67,6 +67,24 @@ def test_what_one_bad_row_in_ten_costs(
     assert calls / bad_rows <= most
 
 
+def test_a_row_that_a_sink_names_is_cut_out_at_once() -> None:
+    bad = set(random.Random(1).sample(range(ROWS), ROWS // 10))
+
+    class Naming(Caller):
+        def __call__(self, batch: Batch) -> None:
+            self.calls += 1
+            for index, value in enumerate(batch.values):  # no row is read as a record
+                if value in bad:
+                    raise batch.row_error(index, "2.5 is no whole number.", remedy="Cast it.")
+            self.done.update(batch.values)
+
+    caller = Naming(bad, ValueError, as_a_whole=True)
+    letters = caller.deliver()
+    assert caller.done == set(range(ROWS)) - bad
+    assert {reason for *_, reason in letters.kept} == {"RowError: 2.5 is no whole number. Cast it."}
+    assert caller.calls <= 3.02 * len(bad)
+
+
 @pytest.mark.parametrize("share", [0.002, 0.02, 0.3, 0.9])
 def test_whatever_the_share_no_bad_row_costs_more_than_halving(share: float) -> None:
     bad = set(random.Random(1).sample(range(ROWS), int(share * ROWS)))

@@ -57,11 +57,46 @@ def test_what_was_flushed_is_read_whatever_follows(tmp_path: Path) -> None:
     run.recorder.close()
     whole = (tmp_path / "rec").read_bytes()
     assert calls_in(tmp_path / "rec") == 7
-    for length in (flushed + 2, flushed + 9, len(whole) - 1):  # killed while it was written
+    for length in (flushed + 2, flushed + 9, len(whole) - 5):  # killed while it was written
         (tmp_path / "cut").write_bytes(whole[:length])
         assert calls_in(tmp_path / "cut") == 4
     (tmp_path / "cut").write_bytes(whole[:-9] + b"\0" * 9)
     assert calls_in(tmp_path / "cut") == 4
+
+
+def test_a_replay_says_that_the_recording_is_not_whole(tmp_path: Path) -> None:
+    run, place = Run(tmp_path / "rec"), tmp_path / "rec"
+    run.step()
+    run.recorder.flush()
+    flushed = place.stat().st_size
+    run.step()
+    run.recorder.close()
+    whole = place.read_bytes()
+    assert "recording" not in said_of(place).partition("the same as recorded")[2]
+    for left in (flushed, len(whole) - 4):
+        place.write_bytes(whole[:left])
+        assert "ends before the run" in said_of(place)
+    for broken in (whole[: flushed + 9], whole[:-9] + b"?" + whole[-8:]):
+        place.write_bytes(broken)
+        assert f"to its end, by {len(broken) - flushed} bytes" in said_of(place)
+
+
+def said_of(path: Path) -> str:
+    return CliRunner().invoke(replay, [str(path)], catch_exceptions=False).output
+
+
+def test_another_file_is_not_taken_for_one_to_be_kept_and_written_over(tmp_path: Path) -> None:
+    place = tmp_path / "job.py"
+    place.write_text("spout = 1\n")
+    with pytest.raises(ConfigError, match="is there, and is not a recording"):
+        Run(place)
+    assert [each.name for each in tmp_path.iterdir()] == ["job.py"]
+    Run(tmp_path / "rec").recorder.close()
+    before = (tmp_path / "rec").read_bytes()
+    with pytest.raises(ConfigError, match="is what is read"):
+        arguments = [str(tmp_path / "rec"), "--decisions", str(tmp_path / "rec")]
+        CliRunner().invoke(replay, arguments, catch_exceptions=False)
+    assert (tmp_path / "rec").read_bytes() == before
 
 
 def test_one_that_is_full_ends_and_the_run_does_not(tmp_path: Path) -> None:

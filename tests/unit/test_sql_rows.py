@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowctl.errors import ConfigError, JobError, UnrunnableError
+from flowctl.errors import ConfigError, JobError, RowError, UnrunnableError
 from flowctl_sql import SqlSink, _rows
 from flowctl_sql._casts import LOST_NAN, POSTGRES, TableColumns, of_mysql
 from tests.sql_parts import batch_of, new_sink, query
@@ -106,8 +106,11 @@ def test_what_a_column_of_another_kind_would_change_is_refused(
     fine.refuse_casts(batch_of(range(len(kept))), table)
     for value in changed:
         rows = [(value, kept[0]), (value, value)]  # n takes anything
-        with pytest.raises(JobError, match="position 6: column x is"):
-            _rows.prepare(rows, batch_of([5, 6]), None).refuse_casts(batch_of([5, 6]), table)
+        batch = batch_of([5, 6])
+        with pytest.raises(JobError, match="position 6: column x is") as told:
+            _rows.prepare(rows, batch, None).refuse_casts(batch, table)
+        if isinstance(told.value, RowError):  # else the job ends
+            assert batch.reading_index == 1, "nobody has to search for it"
 
 
 def test_mysql_takes_names_in_any_case_and_times_of_days() -> None:

@@ -15,7 +15,14 @@ import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
-from flowctl.errors import CallTooLongError, ConfigError, FencedError, JobError, UnrunnableError
+from flowctl.errors import (
+    CallTooLongError,
+    ConfigError,
+    FencedError,
+    JobError,
+    RowError,
+    UnrunnableError,
+)
 from flowctl_sql import SqlSink
 from tests.sql_parts import SCHEMA, Opened, batch_of, new_sink, query, rows_of, write
 
@@ -109,7 +116,7 @@ def test_a_row_of_another_width_is_placed_though_only_the_driver_looks(rows: lis
     sink = new_sink(schema="CREATE TABLE t (number TEXT, line TEXT)")  # no column of numbers
     with pytest.raises(JobError, match=r"position 2: a row of \d values where") as caught:
         sink.write(rows, batch=batch_of([1, 2]))
-    assert type(caught.value) is JobError  # and so it does not end the run
+    assert type(caught.value) is RowError  # and so it does not end the run
     assert query("SELECT * FROM t") == []
 
 
