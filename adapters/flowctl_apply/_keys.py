@@ -58,18 +58,19 @@ class KeyedRows(Rows):
         return arrow().Table.from_arrays(columns, schema=self.schema)
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Say of a column that ``fn`` does not see why that is so."""
+    def explained(self, field: str = "fn") -> Iterator[None]:
+        """Say of a column that the function ``field`` does not see why that is so."""
         try:
             yield
-        except (AttributeError, KeyError) as error:
-            hidden = next((name for name in self._hidden if _asks_for(error, name)), None)
+        except (AttributeError, KeyError, ValueError) as error:
+            asked = error.__cause__ if isinstance(error, ValueError) else error
+            hidden = next((name for name in self._hidden if _asks_for(asked, name)), None)
             # Once it has worked, something else of the user's has no such key.
             if hidden is None or self._has_worked:
                 raise
             seen = ", ".join(map(repr, self._key.names))
             raise UnrunnableError(
-                "fn",
+                field,
                 f"it asked for the column {hidden!r}, and with key= it sees those of the key alone:"
                 f" {seen}.",
                 remedy="Rows with the same key get the same result. If it depends on this column,"
@@ -77,7 +78,9 @@ class KeyedRows(Rows):
             ) from error
 
 
-def _asks_for(error: Exception, name: str) -> bool:
+def _asks_for(error: BaseException | None, name: str) -> bool:
+    if not isinstance(error, AttributeError | KeyError):
+        return False
     said = str(error)
     return error.args[:1] == (name,) or repr(name) in said or f'"{name}"' in said
 

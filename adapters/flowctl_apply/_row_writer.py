@@ -52,8 +52,8 @@ class Rows:
         """Return the result ``made`` of ``batch`` as a ``pyarrow.Table``: see ``table_of``."""
         return table_of(made, self.schema)
 
-    def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Surround a call of ``fn``, to explain an error that it raises."""
+    def explained(self, _: str = "fn") -> contextlib.AbstractContextManager[None]:
+        """Surround a call of ``fn``, or of another function, to explain an error that it raises."""
         return contextlib.nullcontext()
 
 
@@ -112,7 +112,9 @@ class RowWriter:
         else:
             found: dict[str, list[int]] = {}
             for index, record in enumerate(batch):  # where one has no target, it is known which
-                found.setdefault(self._paced.name(record.value), []).append(index)
+                with self._form.explained("target"):
+                    name = self._paced.name(record.value)
+                found.setdefault(name, []).append(index)
             for name, indices in found.items():
                 yield self._paced.paced(name)(self._rows), batch.part(indices, f"@{name}")
 

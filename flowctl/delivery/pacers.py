@@ -16,6 +16,7 @@ from flowctl.adapters import load_adapter
 from flowctl.delivery.tally import Tally
 from flowctl.errors import ConfigError, TargetDownError
 from flowctl.failure.classify import RefusalRule, refusal_of
+from flowctl.failure.texts import refused_text
 from flowctl.instrumentation.task_part import KeepsParts, part_of, showing
 from flowctl.pacing.api import Paced, paced
 from flowctl.pacing.budgets import Cost
@@ -157,7 +158,8 @@ class TargetPacer:
                 raise
             raise TargetDownError(
                 f"{self._target} refused every call for too long, or asked for a longer wait than"
-                f" {block.settings.limits.give_up_after_s:g} s ({refusal.said}).",
+                f" {block.settings.limits.give_up_after_s:g} s. The last call was"
+                f" {refused_text(error, refusal.said).rstrip('.')}.",
                 remedy="What was written stays. Find out why it takes nothing, then run again;"
                 " limits=Limits(give_up_after_s=…) waits longer.",
             ) from error

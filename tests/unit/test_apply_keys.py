@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow
 import pytest
 
 from flowctl.bolts.batch import Batch
 from flowctl.core.records import Record, Span
+from flowctl.delivery.pacers import RowTargets
 from flowctl.errors import ConfigError, UnrunnableError
 from flowctl_apply._job import Input, Job
 from flowctl_apply._keys import KeyedJob, KeyedRows
+from flowctl_apply._row_writer import RowWriter, Target
 
 KEY = pyarrow.schema([("text", pyarrow.string()), ("number", pyarrow.int64())])
 RESULT = pyarrow.schema([("label", pyarrow.string())])
@@ -82,6 +84,14 @@ def test_a_column_outside_of_the_key_is_an_error_that_says_so(asked: Any) -> Non
         form.explained(),
     ):
         form.table(asked(batch), batch)
+
+
+def test_a_target_by_a_column_outside_of_the_key_is_an_error_that_says_so() -> None:
+    """Not a letter of each key, and no result."""
+    by_id = RowTargets(lambda row: f"crm-{row['id']}")
+    writer = RowWriter(None, None, rows(), cast("Target", None), by_id)
+    with pytest.raises(UnrunnableError, match="target: it asked for the column 'id'"):
+        list(writer._calls(batch_of("a")))
 
 
 def test_what_a_function_that_has_worked_misses_is_something_else() -> None:

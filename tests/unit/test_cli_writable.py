@@ -24,6 +24,19 @@ def test_simulate_tries_its_files_before_it_runs(
     assert f"{option}: no directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--report", "--events"])
+def test_a_run_does_not_write_over_its_program(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("spout = 1\n")
+    assert cli_main.main(["run", f"{job}:spout", option, str(job)]) == EXIT_USAGE
+    assert f"{option}: {job} is what is read. Name another file." in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert job.read_text() == "spout = 1\n"
+
+
 def test_a_full_disk_at_the_end_names_the_option_and_the_file() -> None:
     with pytest.raises(InfrastructureError, match=r"--plot: /dev/full can't be written: No space"):
         write("--plot", Path("/dev/full"), "x")

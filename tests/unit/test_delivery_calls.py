@@ -17,7 +17,7 @@ from flowctl.delivery.delivery import Delivery
 from flowctl.delivery.pacers import Pacer, TargetPacer
 from flowctl.delivery.plan import Plan, Where
 from flowctl.delivery.sections import ColumnSections, Sections, section_of
-from flowctl.errors import RetryLater, UnrunnableError
+from flowctl.errors import RetryLater, TargetDownError, UnrunnableError
 from flowctl.failure.classify import refusal_of
 from flowctl.pacing.gates import close_gates
 from flowctl.pacing.target_settings import Limits
@@ -307,6 +307,15 @@ def test_the_limit_of_the_target_holds_for_all_of_them(request: pytest.FixtureRe
     made = delivery(call, pacer, calls=32)
     assert made.run(range(300)).written == 300
     assert 1 <= most <= 3
+
+
+def test_a_target_that_is_down_for_too_long_is_told_with_its_last_word() -> None:
+    def call(batch: Batch) -> None:
+        raise RetryLater("connection refused: port 1.", after_s=60)  # longer than is waited for
+
+    pacer = TargetPacer("away", limits=Limits(give_up_after_s=1))
+    with pytest.raises(TargetDownError, match=r"60 s\): RetryLater: connection .*1\. What"):
+        delivery(call, pacer).run([1])
 
 
 def test_rows_that_come_as_columns_are_taken_by_the_call() -> None:
