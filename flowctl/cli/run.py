@@ -128,9 +128,7 @@ def run(
     check_writable("--report", report_path)
     meta = click.get_current_context().meta
     settings = parse_overrides(overrides) | meta.get(_EVENTS, {}) | meta.get(_RECORD, {})
-    program = Path(job.partition(":")[0])
-    check_not_read("--report", report_path, program)
-    check_not_read("--events", settings.get("events.file"), program)
+    _check_program(job, {"--report": report_path, "--events": settings.get("events.file")})
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)
     spout = load_spout(job)
@@ -142,6 +140,11 @@ def run(
     view = page_beside(mode := view_mode(plain, quiet)) or mode
     end_s = meta.get(_DEADLINE)
     return run_spout(spout, view=view, report_path=report_path, standby=standby, deadline_s=end_s)
+
+
+def _check_program(job: str, written: dict[str, Any]) -> None:
+    for option, path in written.items():
+        check_not_read(option, path, Path(job.partition(":")[0]))
 
 
 def run_spout(

@@ -223,10 +223,7 @@ class Recorder:
         """Flush and close.  What the core is told afterwards is not noted."""
         self.flush()
         if not self.problem:
-            try:
-                self._put(_END)
-            except OSError as error:
-                self._lose(f"{self.path}: {error.strerror or error}")
+            self._try_to_put(_END)
         self._lose(self.problem or "the recording is closed")
 
     def _put_block(self, data: bytes) -> None:
@@ -234,8 +231,11 @@ class Recorder:
         if self._size + _LENGTH + len(packed) > self._bytes_max:
             self._lose(f"{self.path} is full, with record.bytes_max: the rest is not recorded")
             return
+        self._try_to_put(len(packed).to_bytes(_LENGTH, "big") + packed)
+
+    def _try_to_put(self, data: bytes) -> None:
         try:
-            self._put(len(packed).to_bytes(_LENGTH, "big") + packed)
+            self._put(data)
         except OSError as error:
             self._lose(f"{self.path}: {error.strerror or error}")
 
@@ -256,13 +256,10 @@ def _opened(path: str) -> BinaryIO:
     disk.make_directory(os.path.dirname(os.path.abspath(path)))
     if os.path.isfile(path):
         with open(path, "rb") as there:
-            begins = there.read(len(_KIND))
-        if begins not in (b"", _KIND):  # a program, say: --record takes no other file's place
-            raise ConfigError(
-                "record.file",
-                f"{path} is there, and is not a recording.",
-                remedy="Name another file.",
-            )
+            is_other = there.read(len(_KIND)) not in (b"", _KIND)  # a program, say
+        if is_other:
+            what = f"{path} is there, and is not a recording."
+            raise ConfigError("record.file", what, remedy="Name another file.")
         os.replace(path, path + OLDER)
     return open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, disk.MODE), "wb")
 
@@ -434,10 +431,8 @@ def _emitted(e: Emission) -> tuple[Any, ...]:
 class Recording:
     """A recording that is read: :attr:`began`, then :meth:`calls`, once, then :attr:`missing`.
 
-    ``missing`` says what is not in it of the run, as text; empty: nothing.
-
-    Raises :class:`ConfigError` for a file that is none, or of another format, and ``OSError`` if it
-    can't be read.
+    ``missing`` says what of the run is not in it; empty: nothing.  Raises :class:`ConfigError` for
+    a file that is none, or of another format, and ``OSError`` if it can't be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -447,17 +442,11 @@ class Recording:
         first = _block(self._file) if magic == MAGIC else None
         if first is None:
             self._file.close()
+            what, remedy = "not a recording", "Name a file that `flowctl run --record FILE` wrote."
             if magic.startswith(_KIND) and magic != MAGIC:
-                raise ConfigError(
-                    "FILE",
-                    f"{path} is of another version of the format.",
-                    remedy="Replay it with the flowctl that wrote it.",
-                )
-            raise ConfigError(
-                "FILE",
-                f"{path} is not a recording.",
-                remedy="Name a file that `flowctl run --record FILE` wrote.",
-            )
+                what = "of another version of the format"
+                remedy = "Replay it with the flowctl that wrote it."
+            raise ConfigError("FILE", f"{path} is {what}.", remedy=remedy)
         self.began: Began = msgspec.msgpack.decode(first, type=Began)
 
     def calls(self) -> Iterator[_Call]:
@@ -477,10 +466,8 @@ def _missing(end: bytes, unread: int) -> str:
         return ""
     if not unread:
         return "the recording ends before the run: it was killed, or could record no more"
-    return (
-        f"the recording can't be read to its end, by {unread} bytes: the run was killed while it"
-        " wrote, or the file is damaged"
-    )
+    why = "the run was killed while it wrote, or the file is damaged"
+    return f"the recording can't be read to its end, by {unread} bytes: {why}"
 
 
 def _block(file: BinaryIO) -> bytes | None:
