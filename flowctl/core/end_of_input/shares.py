@@ -271,6 +271,9 @@ _WORTH_A_CALL = 1 / 8
 # A bolt that would be done later than this many times what the rest needs must not begin: others
 # would wait for it.  2 % is about what hedging may cost, and above the noise of the estimate.
 _LATE_RATIO = 1.02
+# If only the last run tells what records cost, a bolt's first tuple is at most this part of its
+# share, which is not too much for a bolt that is four times slower: a begun call can't be taken back.
+_UNKNOWN_PART = 1 / 4
 # With at least so many tuples left for each slot, shares don't limit a tuple: half of a share is
 # eight tuples, which is one for a bolt that is eight times slower.  More while little is known.
 _TUPLES_PLENTY = 16
@@ -384,6 +387,8 @@ class Shares:
         fewest = self._fewest(consumer)
         part = self._part(consumer, own, fewest)
         book = self._book
+        if book.pool.learned is not None and not consumer.service.samples:
+            part = min(part, max(1.0, _UNKNOWN_PART * own))
         records = self._to_differ(consumer, records, own)
         is_alike = self._is_of_one_size and not book.pool.is_split
         # Perhaps calls are what costs, which only different sizes can tell.  Not while bolts are to
