@@ -34,11 +34,17 @@ CONSTANTS: Final = {
 }
 
 
+LearnedUse: TypeAlias = Literal["keep", "forget", "off"]
+
+
 class CheckpointSettings(Section, frozen=True, kw_only=True):
-    """When the checkpoint is saved."""
+    """When the checkpoint is saved, and whether a run begins with what the last one learned."""
 
     # A kill repeats at most what was acked in this time; a save costs about 1 ms.
     interval_s: Seconds = 0.5
+    # "keep": a run begins with what the last one learned of costs.  "forget": it begins knowing
+    # nothing, as once the code of process has changed, and keeps what it learns.  "off": neither.
+    learned: LearnedUse = "keep"
 
 
 class ListenSettings(Section, frozen=True, kw_only=True):

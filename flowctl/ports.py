@@ -352,6 +352,22 @@ class ShowingStore(Protocol):
         """Return what is kept of all jobs."""
 
 
+@runtime_checkable
+class RememberingStore(Protocol):
+    """A checkpoint store that keeps what a run learned, for the job's next run.  Thread-safe.
+
+    It is one value for each job, which is no part of the checkpoint: it may be lost.  ``clear``
+    forgets it.  Both methods raise :class:`flowctl.errors.CheckpointUnavailableError` while the
+    store can't be reached.
+    """
+
+    def remember(self, job: str, learned: bytes) -> None:
+        """Keep ``learned`` in place of what was there; if it is empty, nothing."""
+
+    def remembered(self, job: str) -> bytes:
+        """Return what was kept last; empty if there is nothing."""
+
+
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
     """What a bolt needs to reach its spout; passed on by Spark, over a trusted path.
 

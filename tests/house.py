@@ -28,7 +28,7 @@ ALSO_IN_FILES: Final = (*CODE, "tests", ".ci")  # files of tests are read as muc
 PARAMETERS_MAX: Final = 6  # what a reader still keeps apart; then it is time for a value object
 FUNCTION_LINES_MAX: Final = 50  # a screen
 FILE_LINES_MAX: Final = 600  # a thing with a name may be long; two things in a file are two files
-PRODUCT_FILES_MAX: Final = 386  # without the lab
+PRODUCT_FILES_MAX: Final = 388  # without the lab
 # A reader follows a call through so many files at most.
 CHAIN_MAX: Final = 24
 # A test that needs more than the public face shows a missing getter, or tests what nobody sees.

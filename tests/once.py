@@ -22,6 +22,7 @@ COST_FILE: Final = "flowctl/core/cost.py"
 OTHER_COSTS: Final = {
     "flowctl/core/consumer.py": "service.of() without a call, in the hottest place",
     "flowctl/core/end_of_input/shares.py": "the same, with the most that a call may cost",
+    "flowctl/core/first_guess.py": "what COST_FILE begins with: the last run, the first tuples",
     "flowctl/core/sink_guard/epoch.py": "what a sink takes for a record at some load, of all bolts",
     "flowctl/core/window/rtt_only.py": "how many tuples are on the path",
     "adapters/flowctl_lab/": "what the simulated world costs, which it knows",

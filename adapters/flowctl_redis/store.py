@@ -23,6 +23,7 @@ from flowctl_redis.url import URL_VARIABLE, checked, is_tls, shown
 _Result = TypeVar("_Result")
 _SCAN_COUNT = 1000  # keys scanned per call: some 0.3 ms of the server's time
 _SHOWN = b":shown"  # behind a job's key
+_LEARNED = b":learned"
 _SHOWN_FOR_S = 86_400  # a day: long enough to see in the morning how the night's runs ended
 _NOTHING: dict[bytes, bytes] = {}
 # Tries to change a state that was read.  Only a save that was given up but arrives late can come
@@ -193,6 +194,7 @@ class RedisCheckpointStore:
 
     def clear(self, job: str) -> bool:
         """See :class:`flowctl.ports.CheckpointStore`.  Also removes what can't be read."""
+        self.remember(job, b"")
         return self._script("clear", job, [schema.SCHEMA])[0] == b"1"
 
     def lease(self, job: str, owner: str, for_s: float) -> str:
@@ -207,13 +209,24 @@ class RedisCheckpointStore:
 
     def shown(self, job: str) -> bytes:
         """See :class:`flowctl.ports.ShowingStore`."""
-        key = self._key(job) + _SHOWN
-        return self._call(lambda client: client.get(key) or b"", key=key)
+        return self._value(self._key(job) + _SHOWN)
 
     def all_shown(self) -> Sequence[bytes]:
         """See :class:`flowctl.ports.ShowingStore`.  Walks all keys."""
         pattern = to_bytes(_glob_escaped(self._prefix) + ":{*}") + _SHOWN
         return self._call(lambda client: _values(client, pattern), key=None)
+
+    def remember(self, job: str, learned: bytes) -> None:
+        """See :class:`flowctl.ports.RememberingStore`."""
+        key = self._key(job) + _LEARNED
+        self._call(lambda c: c.set(key, learned) if learned else c.delete(key), key=key)
+
+    def remembered(self, job: str) -> bytes:
+        """See :class:`flowctl.ports.RememberingStore`."""
+        return self._value(self._key(job) + _LEARNED)
+
+    def _value(self, key: bytes) -> bytes:
+        return self._call(lambda client: client.get(key) or b"", key=key)
 
     def open_relay(self, spout: tuple[str, int]) -> Relay:
         """See :class:`flowctl.relay_ports.RelayingStore`.  It needs a URL, not a ``client``."""

@@ -27,6 +27,7 @@ from flowctl.core.records import PartitionCheckpoint, Position
 from flowctl.errors import EXIT_FAILED, CheckpointCorruptError, ConfigError, FlowctlError, JobError
 from flowctl.instrumentation.numbers import count, counted
 from flowctl.instrumentation.text import printable
+from flowctl.runtime.last_run import last_run_of
 
 SHOWN_MAX = 40  # about a screen
 _PLACES_SHOWN = 10  # places of one partition, in two lines; JSON has all
@@ -101,6 +102,7 @@ def show_command(
     with opened_store(url, directory) as store:
         stored = store.inspect(name)
         known = [] if stored.saved_at_unix_ms else list(store.jobs())
+        last = last_run_of(store, name)
     if not stored.saved_at_unix_ms:
         names = f"Known: {', '.join(known)}." if known else "Nothing is stored here at all."
         raise ConfigError("NAME", f"nothing is stored for job {name!r}.", remedy=names)
@@ -113,8 +115,12 @@ def show_command(
         )
     if as_json:
         chosen = {partition: _plain(partitions[partition]) for partition in sorted(partitions)}
-        return click.echo(json.dumps(_summary(stored) | {"partitions": chosen}, indent=2))
+        learned = msgspec.to_builtins(last)
+        told = _summary(stored) | {"partitions": chosen, "learned": learned}
+        return click.echo(json.dumps(told, indent=2))
     click.echo(f"{printable(name)} · {_headline(_summary(stored))}")
+    if last is not None:
+        click.echo(f"learned {ago(last.at_unix_ms)} ago: {last.told()}")
     print_partitions(partitions, shown_max=None if show_all else SHOWN_MAX)
 
 

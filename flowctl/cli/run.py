@@ -31,21 +31,29 @@ if TYPE_CHECKING:
     from flowctl.runtime.parts import RunnableJob
 
 
-_EVENTS = "flowctl.events"
-_RECORD = "flowctl.record"
+_SETTINGS = "flowctl.settings"  # settings that have an option of their own
 _DEADLINE = "flowctl.deadline"
 
 
 def _take_events(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     check_writable("--events", path)
     if path is not None:
-        ctx.meta[_EVENTS] = {"events.file": str(path)}
+        _set(ctx, "events.file", str(path))
 
 
 def _take_record(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     check_writable("--record", path)
     if path is not None:
-        ctx.meta[_RECORD] = {"record.file": str(path)}
+        _set(ctx, "record.file", str(path))
+
+
+def _take_forget(ctx: click.Context, _: click.Parameter, forget: bool) -> None:
+    if forget:
+        _set(ctx, "checkpoint.learned", "forget")
+
+
+def _set(ctx: click.Context, name: str, value: str) -> None:
+    ctx.meta.setdefault(_SETTINGS, {})[name] = value
 
 
 def _take_deadline(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
@@ -83,6 +91,9 @@ def _take_deadline(ctx: click.Context, _: click.Parameter, text: str | None) -> 
               help="Serve /metrics, /healthz and /readyz on this port while the run lasts; "
               "HOST is 127.0.0.1 unless given.")  # fmt: skip
 @page_option
+@click.option("--forget", is_flag=True, expose_value=False, callback=_take_forget,
+              help="Begin without what the last run learned of costs, as once the code of process"
+              " has changed; what was done stays done.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master for SparkBolts, e.g. local[4].")
 @click.option("--bolts", "bolt_count", type=click.IntRange(min=1), help="How many bolts.")
 @click.option("--standby", is_flag=True,
@@ -127,7 +138,7 @@ def run(
 
     check_writable("--report", report_path)
     meta = click.get_current_context().meta
-    settings = parse_overrides(overrides) | meta.get(_EVENTS, {}) | meta.get(_RECORD, {})
+    settings = parse_overrides(overrides) | meta.get(_SETTINGS, {})
     _check_program(job, {"--report": report_path, "--events": settings.get("events.file")})
     if fail_over is not None:
         settings["loss.fail_over"] = _checked(fail_over)

@@ -9,9 +9,17 @@ on the size of the next call: :mod:`flowctl.core.sizing`, ``bolts/range_pace.py`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log, sqrt
+from math import sqrt
 from typing import Final
 
+from flowctl.core.first_guess import (
+    SCATTER_POINTS,
+    FirstTuples,
+    Learned,
+    scatter_of,
+    slope_doubt,
+    slope_error,
+)
 from flowctl.core.times import AckTimes
 
 # -- One caller: a Kalman filter of two states -------------------------------------------------
@@ -163,103 +171,6 @@ class CallCost:
         self._both_var = min(max(self._both_var, -most), most)
 
 
-# -- Many bolts: what their first tuples tell, before any of them has acked two ----------------
-
-# With only two bolts, it may be their speeds that differ.
-BOLTS_MIN: Final = 3
-# Calls are what costs if times of tuples vary this many times less than their times per record, as
-# variances of logarithms.
-_VARIES_LESS = 4.0
-# While little is known, times are assumed to be off the line by a third (squared: .1), with the
-# weight of two tuples: the first bolts to answer may be alike by chance.
-_NOISE = 0.1
-_NOISE_POINTS = 2
-# Speeds of a job's bolts differ by about a factor of two: this is the variance of their logarithms.
-SPEEDS_VARY: Final = 0.5
-
-
-def slope_error(off: float, spread: float, points: float) -> float:
-    """Return the standard error of what a record costs, as a share of a mean tuple's time.
-
-    ``off`` and ``spread`` are sums of squares: of the times' distances to the line, as shares of
-    them, and of the sizes' distances to their mean.  ``points``: how many tuples that is.
-    """
-    return scatter_of(off, points) / sqrt(spread)
-
-
-def scatter_of(off: float, points: float) -> float:
-    """Return by which share of its time a tuple is off the line; arguments as above."""
-    return sqrt((_NOISE * _NOISE_POINTS + max(0.0, off)) / (_NOISE_POINTS + points))
-
-
-def slope_doubt(off: float, spread: float, free: float) -> float:
-    """As :func:`slope_error`, but without an assumption of how far times are off.
-
-    ``free``: tuples beyond those that fix the line; the result is a guess if there are none.
-    """
-    noise = max(0.0, off) / free if free >= 1 else _NOISE
-    return sqrt(noise / spread)
-
-
-class FirstTuples:
-    """A line through the times of first tuples, believed only if calls are clearly what costs."""
-
-    __slots__ = ("_m", "_mm", "_n", "_nn", "_ns", "_r", "_rr", "_s", "_w")
-
-    def __init__(self) -> None:
-        self._w = self._n = self._nn = self._s = self._ns = 0.0
-        self._m = self._mm = self._r = self._rr = 0.0  # logarithms of times, and of those a record
-
-    def add(self, service_s: float, records: int) -> None:
-        """Count one in."""
-        if service_s <= 0:
-            return
-        log_s, log_record_s = log(service_s), log(service_s / records)
-        self._w += 1
-        self._n += records
-        self._nn += records * records
-        self._s += service_s
-        self._ns += service_s * records
-        self._m += log_s
-        self._mm += log_s * log_s
-        self._r += log_record_s
-        self._rr += log_record_s * log_record_s
-
-    @property
-    def off(self) -> float:
-        """How far times are off beyond what differences in speed explain: a sum of squares."""
-        w = self._w
-        if w < BOLTS_MIN:
-            return 0.0
-        of_calls, of_records = self._mm - self._m * self._m / w, self._rr - self._r * self._r / w
-        return max(0.0, min(of_calls, of_records) - SPEEDS_VARY * (w - 1))
-
-    @property
-    def bolts(self) -> float:
-        """How many bolts have told a first tuple."""
-        return self._w
-
-    @property
-    def spread(self) -> float:
-        """How far sizes are off their mean, as shares of it: a sum of squares."""
-        w, n = self._w, self._n
-        return w * (w * self._nn - n * n) / (n * n) if n else 0.0
-
-    def fixed_records(self) -> float | None:
-        """Return a call's cost in records, a / b; None unless calls clearly are what costs."""
-        w, spread = self._w, self._w * self._nn - self._n * self._n
-        if w < BOLTS_MIN or spread <= 0:
-            return None
-        of_calls = w * self._mm - self._m * self._m
-        of_records = w * self._rr - self._r * self._r
-        if _VARIES_LESS * of_calls > of_records:
-            return None
-        slope = (w * self._ns - self._n * self._s) / spread
-        error = slope_error(of_calls / w, spread / w, w)
-        per_record_s = max(slope, 0.0) + error * self._s / w
-        return max(0.0, (self._s / per_record_s - self._n) / w)
-
-
 # -- Many bolts: how long each takes for a tuple, and how long the path to it takes ------------
 
 # Means are over about the last twenty tuples of a bolt, or all if there are fewer (a decay of .95).
@@ -304,7 +215,8 @@ class ServicePool:
     It is 0 until ``is_split``: sizes have varied at one bolt, or the first tuples of several show
     that calls are what costs.  ``fixed_least`` and ``fixed_most`` bound it: by a record that costs
     a standard error more, or less, than it seems.  ``bytes_held``: in flight at all bolts, which
-    count it themselves.  ``first_calls``: how many bolts were sent something and have acked nothing
+    count it themselves.  ``learned``: what the last run learned; None: nothing is known of one.
+    ``first_calls``: how many bolts were sent something and have acked nothing
     yet; ``first_calls_most``: the most since there was none.  ``times`` is for people: times of
     every fourth ack, by which nothing is decided.
 
@@ -318,8 +230,8 @@ class ServicePool:
     __slots__ = (
         "_bolts", "_calls", "_firsts", "_is_fitted", "_is_free", "_is_shown", "_paths", "_points",
         "_xx", "_xy", "_yy", "bytes_held", "first_calls", "first_calls_most", "fixed_least",
-        "fixed_most", "fixed_records", "gain", "is_split", "mean_records", "mean_s", "path_s",
-        "times",
+        "fixed_most", "fixed_records", "gain", "is_split", "learned", "mean_records", "mean_s",
+        "path_s", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -340,6 +252,7 @@ class ServicePool:
         self.first_calls: int = 0
         self.first_calls_most: int = 0
         self.times: AckTimes = AckTimes()
+        self.learned: Learned | None = None
         self._points = self._bolts = 0.0  # how many tuples the sums are over, of how many bolts
         # Sums of products of sizes (x) and times (y), relative to their means; _calls is
         # xx - xy in records, which is what calls cost.
@@ -348,6 +261,18 @@ class ServicePool:
     def take_calls_as_free(self) -> None:
         """Let calls count as free: reports that come at intervals can't tell what calls cost."""
         self._is_free = self.is_split = True
+
+    def recall(self, learned: Learned) -> None:
+        """Begin with what the last run ``learned``: before any ack, which would overrule it."""
+        self.learned = learned
+        self.path_s = learned.path_s
+        self.mean_s, self.mean_records = learned.tuple_s, learned.records
+        if self._is_free:
+            return
+        self.is_split = True
+        self.fixed_records = self.fixed_least = self.fixed_most = learned.call_records
+        # Not by add(): first tuples may still show better what a call costs.
+        self._points, self._bolts, self._xx, self._xy, self._yy, self._calls = learned.sums()
 
     def add(self, told: Sequence[float]) -> None:
         """Add a bolt's sums; see ``ServiceModel._tell``."""
@@ -407,7 +332,25 @@ class ServicePool:
     def scatter(self) -> float:
         """By which share a tuple's time is off what its bolt and size let expect."""
         firsts, free = self._firsts, max(0.0, self._points - self._bolts - 1)
-        return scatter_of(self._off + firsts.off, free + firsts.bolts)
+        points, learned = free + firsts.bolts, self.learned
+        scatter = scatter_of(self._off + firsts.off, points)
+        if learned is None:
+            return scatter
+        of_both = SCATTER_POINTS * learned.scatter**2 + points * scatter**2
+        return sqrt(of_both / (SCATTER_POINTS + points))
+
+    def learn(self, tuples: int) -> Learned | None:
+        """Return what is known after ``tuples`` acks; None while that is too little to keep."""
+        if tuples < _FITTED_MIN or not (self.is_split and self.record_s):
+            return None
+        return Learned(
+            call_s=self.call_s,
+            record_s=self.record_s,
+            scatter=self.scatter,
+            path_s=self.path_s,
+            records=max(1.0, self.mean_records),
+            tuples=tuples,
+        )
 
     @property
     def _off(self) -> float:

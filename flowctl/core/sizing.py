@@ -34,6 +34,9 @@ _DEAR_SHARE = 1 / 10
 # Sizes of a bolt's first two tuples, sent before anything is known: different, so that they tell a
 # from b; small, as a record may take a second.
 FIRST = (25, 100)
+# If the last run tells what is worth a call, first tuples are at most so many times as large.  What
+# a record costs may have changed a thousandfold since, and a begun call can't be taken back.
+_LEARNED_MOST = 16
 # A tuple has at most so many times the records of the bolt's largest so far (a sure cost of calls
 # counts as records): one wrong guess must not cost a minute.
 _GROWTH = 4
@@ -73,10 +76,9 @@ def records_for(
     sure = 0.0
     if service.is_told and pool.is_split:  # otherwise a and b can't be told apart
         sure = pool.fixed_least
-        work_s = max(work_s, RECORDS_PER_DEAR_CALL * service.tuple_s)
         # While a is uncertain it may be larger than it seems: avoid many small tuples.
         may_cost_s = record_s * pool.fixed_most + DRIVER_S * bolts
-        work_s = min(work_s, _RECORDS_PER_FIXED * may_cost_s)
+        work_s = _worth_s(service.tuple_s, may_cost_s, settings)
     elif pool.is_split:
         work_s = max(work_s, _RECORDS_PER_GUESSED_CALL * pool.fixed_least * record_s)
     most_records = _GROWTH * (sure + service.records_most) - sure
@@ -94,13 +96,25 @@ def records_for(
 def first_size(number: int, settings: TupleSettings, pool: ServicePool) -> int:
     """Return the size for a bolt that has acked nothing and was sent ``number`` tuples.
 
-    Small, and no longer than a tuple should take at the other bolts.
+    Small, and no longer than a tuple should take at the other bolts.  If the job's last run learned
+    what calls cost: what is worth a call, the first tuple as much less as those sizes differ.
     """
-    first = min(FIRST[min(number, len(FIRST) - 1)], settings.records_max)
+    first = FIRST[min(number, len(FIRST) - 1)]
+    if pool.learned is not None:
+        worth_s = _worth_s(pool.call_s, pool.call_s + DRIVER_S, settings)
+        worth = worth_s / pool.record_s * first / FIRST[-1]
+        return max(1, int(min(worth, _LEARNED_MOST * first, settings.records_max)))
+    first = min(first, settings.records_max)
     if not pool.mean_s:
         return first
     work_s = max(settings.service_max_s, pool.mean_s) - pool.record_s * pool.fixed_records
     return max(1, min(first, int(_UNKNOWN_SPEED * work_s / pool.record_s)))
+
+
+def _worth_s(call_s: float, may_cost_s: float, settings: TupleSettings) -> float:
+    """Return how much work of records is worth a call [s], which perhaps costs ``may_cost_s``."""
+    work_s = max(settings.service_max_s - call_s, RECORDS_PER_DEAR_CALL * call_s)
+    return min(work_s, _RECORDS_PER_FIXED * may_cost_s)
 
 
 def is_dear(call_s: float, settings: TupleSettings) -> bool:

@@ -28,6 +28,7 @@ from flowctl.core.events import (
     TupleGaveUp,
 )
 from flowctl.core.failures import DeadTuple, Failures, Keeper
+from flowctl.core.first_guess import Learned
 from flowctl.core.guarantee import ProcessingGuarantee
 from flowctl.core.messages import (
     Ack,
@@ -519,6 +520,14 @@ class KeepingCore(TupleCore):
     def has_dead_letter(self) -> bool:
         """Whether what is given up waits for :meth:`poll_dead_letter`."""
         return self._failures.has_dead_letter
+
+    def recall(self, learned: Learned) -> None:
+        """Begin with what the job's last run learned; called before the first bolt comes."""
+        self.book.pool.recall(learned)
+
+    def learn(self) -> Learned | None:
+        """Return what the job's next run may begin with; None while too little is known."""
+        return self.book.pool.learn(self.counters.tuples_acked)
 
     def poll_dead_letter(self) -> DeadTuple | None:
         """Return the next tuple whose attempts ran out, to be kept elsewhere, or None.

@@ -84,8 +84,8 @@ class RunEvents:
         self._started_at = ""
         self._long: frozenset[object] = frozenset()  # calls that were reported
 
-    def started(self) -> None:
-        """Log that the run begins."""
+    def started(self, *, began_with: str = "") -> None:
+        """Log that the run begins; ``began_with``: what it knows from the last one."""
         self._next_s = self._clock() + PROGRESS_EVERY_S
         self._started_at = self._at()
         settings = changed_settings(self._settings)
@@ -97,6 +97,7 @@ class RunEvents:
             settings_id=f"{crc32(b'settings', repr(sorted(settings.items())).encode()):08x}",
             host=socket.gethostname(),
             pid=os.getpid(),
+            **({"began_with": began_with} if began_with else {}),
         )
 
     def look(self, snapshot: Snapshot) -> None:

@@ -340,6 +340,7 @@ class Report(RunNumbers, frozen=True, kw_only=True):  # type: ignore[misc]
     records_total: int = 0
     checkpoint_saves: int = 0
     checkpoint_survives: bool = True  # False: what was saved ended with the process
+    began_with: str = ""  # what the job's last run learned of costs; "": nothing
     calls_overdue: int = 0  # calls that took longer than call.timeout_s
     loss_reasons: tuple[LossReason, ...] = ()  # most frequent first
     dead_letters_hint: str = ""  # the command that shows them; "" if there is none

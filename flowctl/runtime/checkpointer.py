@@ -61,6 +61,7 @@ class Checkpointer(GuardedThread):
         self.woken = threading.Event()  # set to hurry a save, or to close
         control.save_soon = self.woken.set
         self._saving = threading.Lock()  # an older checkpoint must not be saved after a newer
+        self.on_saved: Callable[[], None] = lambda: None  # called after each save, by its thread
         self._receipts: list[Receipts] = []  # receipts not written yet
         self._logger = ModuleLogger("flowctl.checkpoint")
 
@@ -185,6 +186,7 @@ class Checkpointer(GuardedThread):
             control.records_saved = records
         control.saved_until_s = now_s
         self._note_back()
+        self.on_saved()
         if covered:
             with control.lock:
                 control.saves_told.saved(covered)

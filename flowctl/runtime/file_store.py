@@ -58,6 +58,7 @@ DEFAULT_DIRECTORY: Final = Path(".flowctl", "checkpoints")
 LOCK_TIMEOUT_S: Final = 10.0  # a save holds it for some milliseconds: only a frozen one is longer
 _SUFFIX: Final = ".checkpoint"
 _SHOWN_SUFFIX: Final = ".shown"
+_LEARNED_SUFFIX: Final = ".learned"
 VERSION: Final = 1
 _VERSION_OF: Final = re.compile(rb"flowctl checkpoint (\d{1,9})[ \n]")
 _LINE: Final = re.compile(rb"flowctl checkpoint 1 (?P<crc>[0-9a-f]{8}) (?P<revision>\d{1,18})\n")
@@ -223,23 +224,44 @@ class FileCheckpointStore(StateStore):
 
     def show(self, job: str, shown: bytes) -> None:
         """See :class:`flowctl.ports.ShowingStore`."""
-        path = self._path(job, _SHOWN_SUFFIX)
-        with self._reported(path):
-            disk.make_directory(self.place)
-            disk.swap(path, shown)
+        self._put(job, _SHOWN_SUFFIX, shown)
 
     def shown(self, job: str) -> bytes:
         """See :class:`flowctl.ports.ShowingStore`."""
-        path = self._path(job, _SHOWN_SUFFIX)
-        with self._reported(path), suppress(FileNotFoundError):
-            return Path(path).read_bytes()
-        return b""
+        return self._got(job, _SHOWN_SUFFIX)
 
     def all_shown(self) -> Sequence[bytes]:
         """See :class:`flowctl.ports.ShowingStore`."""
         with self._reported(self.place):
             paths = sorted(self.directory.glob(f"*{_SHOWN_SUFFIX}"))
             return [path.read_bytes() for path in paths]
+
+    # -- what a run learned -----------------------------------------------------------------
+
+    def remember(self, job: str, learned: bytes) -> None:
+        """See :class:`flowctl.ports.RememberingStore`."""
+        if learned:
+            return self._put(job, _LEARNED_SUFFIX, learned)
+        path = self._path(job, _LEARNED_SUFFIX)
+        with self._reported(path):
+            Path(path).unlink(missing_ok=True)
+        return None
+
+    def remembered(self, job: str) -> bytes:
+        """See :class:`flowctl.ports.RememberingStore`."""
+        return self._got(job, _LEARNED_SUFFIX)
+
+    def _put(self, job: str, suffix: str, value: bytes) -> None:
+        path = self._path(job, suffix)
+        with self._reported(path):
+            disk.make_directory(self.place)
+            disk.swap(path, value)
+
+    def _got(self, job: str, suffix: str) -> bytes:
+        path = self._path(job, suffix)
+        with self._reported(path), suppress(FileNotFoundError):
+            return Path(path).read_bytes()
+        return b""
 
     # -- the file ---------------------------------------------------------------------------
 

@@ -34,6 +34,10 @@ class StateStore(ABC):
     def jobs(self) -> Sequence[str]:
         """See :class:`flowctl.ports.CheckpointStore`."""
 
+    @abstractmethod
+    def remember(self, job: str, learned: bytes) -> None:
+        """See :class:`flowctl.ports.RememberingStore`."""
+
     def acquire(self, job: str) -> int:
         """See :class:`flowctl.ports.CheckpointStore`."""
         now_unix_s = int(time.time())
@@ -56,6 +60,7 @@ class StateStore(ABC):
 
     def clear(self, job: str) -> bool:
         """See :class:`flowctl.ports.CheckpointStore`."""
+        self.remember(job, b"")
         was_saved = False
 
         def clear(stored: StoredJob) -> StoredJob:
@@ -82,6 +87,7 @@ class MemoryCheckpointStore(StateStore):
     def __init__(self, *, caution: str = "") -> None:
         self.caution: str = caution
         self._jobs: dict[str, StoredJob] = {}
+        self._learned: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -102,6 +108,14 @@ class MemoryCheckpointStore(StateStore):
         if not job:
             raise no_name()
         return self._jobs.get(job) or StoredJob(job=job)
+
+    def remember(self, job: str, learned: bytes) -> None:
+        """See :class:`flowctl.ports.RememberingStore`."""
+        self._learned[job] = learned
+
+    def remembered(self, job: str) -> bytes:
+        """See :class:`flowctl.ports.RememberingStore`."""
+        return self._learned.get(job, b"")
 
     def jobs(self) -> Sequence[str]:
         """See :class:`flowctl.ports.CheckpointStore`."""

@@ -30,6 +30,7 @@ from flowctl.config import RecordSettings
 from flowctl.core.buffer import NO_SIZE, sizes_of
 from flowctl.core.carried import Packed, record_of
 from flowctl.core.driver import Turn, pump
+from flowctl.core.first_guess import Learned
 from flowctl.core.messages import Emission, Fail, Progress, RangeEmission, RangeFail
 from flowctl.core.ranges.core import RangeCore
 from flowctl.core.ranges.extent import Extent
@@ -111,10 +112,17 @@ class Began(msgspec.Struct, frozen=True, kw_only=True):
     keeps_receipts: bool
     bolts: int
     seed: int
+    learned: Learned | None = None
 
     def core(self, settings: CoreSettings | None = None) -> RecordedCore:
         """Make the core as the run made it; with ``settings`` in place of its own."""
         settings = settings or self.core_settings
+        core = self._new_core(settings)
+        if self.learned is not None:
+            core.recall(self.learned)
+        return core
+
+    def _new_core(self, settings: CoreSettings) -> RecordedCore:
         chance = Random(self.seed).random
         if self.by_reference:
             return RangeCore(
@@ -390,6 +398,7 @@ def recorder_of(control: RunControl, settings: RecordSettings, of: RunOf) -> Rec
         keeps_receipts=isinstance(core, RangeCore) and core.keeps_receipts,
         bolts=core.book.to_come,
         seed=of.seed,
+        learned=core.book.pool.learned,
     )
     recorder.begin(core, began)
     control.on_turn = recorder.turned

@@ -7,6 +7,8 @@ from contextlib import suppress
 from math import inf
 from random import Random, getrandbits
 
+import msgspec
+
 from flowctl.core.driver import MeasuringCore
 from flowctl.core.messages import End
 from flowctl.errors import PAUSES, DeadlineError, FencedError, FlowctlError
@@ -22,6 +24,7 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.dead_letters import dead_letters_for
 from flowctl.runtime.faults import deadline_error, emptied_store_error
 from flowctl.runtime.interrupts import Interrupts
+from flowctl.runtime.last_run import Learning
 from flowctl.runtime.listening import Listening, check_via
 from flowctl.runtime.losses import Losses
 from flowctl.runtime.meter import Meter, Phase, snapshot_pause_s
@@ -74,6 +77,7 @@ class Run:
         seed = getrandbits(64)
         core = plan.make_core(settings, restored, Random(seed).random)
         self.control: RunControl = RunControl(core, restored=restored)
+        self._learning = Learning(self.control, plan.store, plan.job, settings.checkpoint.learned)
         self._recorder = recorder_of(
             self.control, settings.record, RunOf(plan.job, self._epoch, restored, seed)
         )
@@ -85,6 +89,7 @@ class Run:
             epoch=self._epoch,
             interval_s=settings.checkpoint.interval_s,
         )
+        self.checkpointer.on_saved = self._learning.keep
         self._endings = Endings(self.control, plan.bolts, settings.timeout)
         self._departures = Departures(self.control, plan.bolts)
         self._notices = Notices(
@@ -129,7 +134,7 @@ class Run:
         self._ends_at_s = self.control.clock() + self._deadline_s
         self._interrupts.hold()  # who sees the view may press Ctrl-C: it has to be told of its end
         self._view.start(job, self._headline())
-        self._run_events.started()
+        self._run_events.started(began_with=self._learning.began_with)
         try:
             self._interrupts.let_in()
             self._open(meter)
@@ -140,6 +145,8 @@ class Run:
         except BaseException as caught:  # also KeyboardInterrupt: everything is saved and stopped
             error = caught
         error = self._finish(meter, error)
+        if not isinstance(error, FencedError):  # then it is another's, or was cleared
+            self._learning.keep(is_last=True)
         if isinstance(error, DeadlineError):  # now it is known what is left
             snapshot = meter.snapshot("stopping", "")
             error = deadline_error(self._deadline_s, self.control.records_saved, snapshot)
@@ -147,6 +154,7 @@ class Run:
         outcome = outcome_of(error)
         told = self.save_error if outcome == "interrupted" else error
         report = meter.report(outcome, told, self.checkpointer.saves)
+        report = msgspec.structs.replace(report, began_with=self._learning.began_with)
         report = self._run_events.finished(self._plan.extend(self._losses.completed(report)))
         try:
             self._view.stop(report)
@@ -178,6 +186,8 @@ class Run:
     def _open(self, meter: Meter) -> None:
         if self._restored.partitions:
             self._view.message(resume_line(self._restored))
+        if self._learning.began_with:
+            self._view.message(f"as in the last run: {self._learning.began_with}")
         for line in place_lines(self._plan.store):
             self._view.message(line)
         if self._notifier is not None:

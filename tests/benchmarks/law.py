@@ -4,6 +4,8 @@
 bolts of speeds 8:1, against greedy.  ``fair``: several spouts on the same bolts, second by second.
 ``lag``: how long what is done waits for the checkpoint.  ``mute``: drawn jobs whose bolts tell
 nothing, against greedy.  ``known``: drawn jobs where all costs and speeds are known from the start.
+``again``: drawn jobs that run twice, the second time with what the first learned, or with that made
+wrong by a factor of four.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from flowctl_lab.simulation.measure import jain
 from flowctl_lab.simulation.policies import DEFAULT, settings_of
 from flowctl_lab.simulation.scenario import Scenario
 from flowctl_lab.simulation.yardsticks import best_fixed_s
-from tests.benchmarks.law_known import run_known
+from tests.benchmarks.law_known import run_again, run_known, wrong
 
 _SEED = 11
 _UNEVEN = (2.0, 1.0, 0.5, 0.25) * 3  # 8:1
@@ -185,14 +187,75 @@ def known(arguments: argparse.Namespace) -> bool:
     return True
 
 
-_PARTS = {"grid": grid, "short": short, "fair": fair, "lag": lag, "mute": mute, "known": known}
+_WRONG = {  # calls and records cost so many times as much as the last run says
+    "second": (1.0, 1.0), "all dearer": (4.0, 4.0), "all cheaper": (0.25, 0.25),
+    "calls dearer": (4.0, 1.0), "calls cheaper": (0.25, 1.0),
+}  # fmt: skip
+_LITTLE_S = 1.0  # a loss that nobody minds
+_WORSE_MOST = 2.0  # points by which wrong memory may be worse than none
+
+
+def again(arguments: argparse.Namespace) -> bool:
+    """The second run at least as good as the first; with wrong costs, within two points."""
+    results: dict[str, list[Outcome]] = {"first": [], **{name: [] for name in _WRONG}}
+    for name in names(arguments.count, arguments.seed):
+        job = scenario_of(name)
+        outcome, learned = run_again(job, arguments.seed)
+        results["first"].append(outcome)
+        for how, (calls, records) in _WRONG.items():
+            by = wrong(learned, calls=calls, records=records)
+            results[how].append(run_again(job, arguments.seed, by)[0])
+    rows = {how: _row(outcomes) for how, outcomes in results.items()}
+    print(f"{'% of jobs':<14}.95 of greedy  or 1 s   .80  or 1 s  chunks  mean of greedy")
+    for how, row in rows.items():
+        print(
+            f"{how:<14}"
+            + "".join(f"{cell:{8 + 5 * (not at)}.1f}" for at, cell in enumerate(row[:5]))
+            + f"{row[5]:16.3f}"
+        )
+    _print_worst(results)
+    first = rows["first"]
+    return all(
+        cell >= first[at] - (_WORSE_MOST if how != "second" else 0.0)
+        for how, row in rows.items()
+        for at, cell in enumerate(row[:5])
+    )
+
+
+def _row(outcomes: Sequence[Outcome]) -> list[float]:
+    """Return shares of jobs in percent, and the mean speed as a share of greedy's, 1 at most."""
+    shares = [against_greedy(outcome) for outcome in outcomes]
+    little = [o.finished and o.makespan_s - (o.greedy_s or 0.0) <= _LITTLE_S for o in outcomes]
+    as_fast = sum(against_chunks(outcome) <= CHUNKS_MOST for outcome in outcomes)
+    met = [
+        sum(s >= least or (may and ok) for s, ok in zip(shares, little, strict=True))
+        for least in (GREEDY_MOSTLY, GREEDY_ALWAYS) for may in (False, True)
+    ]  # fmt: skip
+    percent = [100 * number / len(outcomes) for number in (*met, as_fast)]
+    return [*percent, sum(min(1.0, share) for share in shares) / len(shares)]
+
+
+def _print_worst(results: dict[str, list[Outcome]]) -> None:
+    pairs = zip(results["first"], results["second"], strict=True)
+    lost = sorted(pairs, key=lambda pair: against_greedy(pair[1]) - min(1, against_greedy(pair[0])))
+    for first, second in lost[:8]:
+        before, now = against_greedy(first), against_greedy(second)
+        print(
+            f"{first.scenario}: {before:.3f} of greedy, then {now:.3f}; {second.makespan_s:.2f} s"
+        )
+
+
+_PARTS = {
+    "grid": grid, "short": short, "fair": fair, "lag": lag, "mute": mute, "known": known,
+    "again": again,
+}  # fmt: skip
 
 
 def main(given: Sequence[str]) -> int:
     """Run the named parts, by default all; exit 1 if one shows less than is asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks law", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], metavar="|".join(_PARTS))
-    parser.add_argument("--count", type=int, default=200, help="Jobs of mute and known.")
+    parser.add_argument("--count", type=int, default=200, help="Jobs of mute, known and again.")
     parser.add_argument("--seed", type=int, default=1, help="Their seed.")
     parser.add_argument("--told", action="store_true", help="mute: what it is if bolts tell all.")
     arguments = parser.parse_args(given)

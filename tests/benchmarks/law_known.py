@@ -2,13 +2,18 @@
 is, but not what single records cost nor what will happen.
 
 How far the law as it is falls behind itself here is the price of learning; how far it falls behind
-greedy here is not.
+greedy here is not.  And one that begins with what its last run learned (ADR 32), or with that made
+wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
+from flowctl.core.first_guess import Learned
 from flowctl.core.spout import SpoutCore
 from flowctl_lab.simulation.engine import Outcome, Simulation
 from flowctl_lab.simulation.policies import DEFAULT, settings_of
@@ -51,3 +56,28 @@ def _teach(core: SpoutCore, scenario: Scenario) -> None:
         core.book.changed(consumer)
 
     core.add_bolt = add_known  # type: ignore[method-assign,assignment]
+
+
+# -- What the job's last run learned -----------------------------------------------------------
+
+
+def run_again(
+    scenario: Scenario, seed: int, learned: Sequence[Learned | None] = ()
+) -> tuple[Outcome, Sequence[Learned | None]]:
+    """Run it with what its spouts ``learned`` the last time; return also what they learned now."""
+    simulation = Simulation(scenario, settings_of(DEFAULT, scenario), seed)
+    for spout, of_it in zip(simulation.spouts, learned, strict=False):
+        if of_it is not None:
+            spout.core.recall(of_it)
+    outcome = simulation.run(DEFAULT)
+    return outcome, [spout.core.learn() for spout in simulation.spouts]
+
+
+def wrong(
+    learned: Sequence[Learned | None], *, calls: float, records: float
+) -> Sequence[Learned | None]:
+    """Return it as if calls and records had cost so many times as much."""
+    return [
+        each and replace(each, call_s=calls * each.call_s, record_s=records * each.record_s)
+        for each in learned
+    ]

@@ -13,7 +13,7 @@ import fakeredis
 import pytest
 
 from flowctl import FileCheckpointStore
-from flowctl.ports import ShowingStore
+from flowctl.ports import RememberingStore, ShowingStore
 from flowctl.testing.store_conformance import (
     CheckpointStoreConformance,
     StoreFactory,
@@ -135,3 +135,22 @@ def test_what_a_run_shows_is_read_by_others_and_is_no_part_of_the_checkpoint(
     assert list(reader.jobs()) == [], "nothing was saved"
     epoch = driver.acquire("c")
     assert epoch > 0 and reader.shown("c") == b"c\0new"
+
+
+def test_what_a_run_learned_is_kept_until_the_job_is_cleared(
+    showing: StoreFactory,
+) -> None:
+    memory = MemoryCheckpointStore()
+    for make in (showing, lambda: memory):
+        driver, reader = make(), make()
+        assert isinstance(driver, RememberingStore) and isinstance(reader, RememberingStore)
+        assert reader.remembered("a/b *") == b""
+        for learned in (b"old", b"\0new"):
+            driver.remember("a/b *", learned)
+        driver.remember("c", b"c")
+        assert reader.remembered("a/b *") == b"\0new"
+        assert list(reader.jobs()) == [], "nothing was saved"
+        driver.acquire("a/b *")
+        assert reader.remembered("a/b *") == b"\0new", "the next run is to begin with it"
+        driver.clear("a/b *")
+        assert (reader.remembered("a/b *"), reader.remembered("c")) == (b"", b"c")

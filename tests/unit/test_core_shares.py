@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from flowctl.core.cost import FirstTuples
+from flowctl.core.first_guess import FirstTuples
 from flowctl.core.messages import Emission
 from tests.core_driver import Driver
 

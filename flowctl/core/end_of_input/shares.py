@@ -17,8 +17,9 @@ from math import log, sqrt
 
 from flowctl.core.book import Book
 from flowctl.core.consumer import AdaptiveFlowConsumer
-from flowctl.core.cost import BOLTS_MIN, SPEEDS_VARY, ServicePool
+from flowctl.core.cost import ServicePool
 from flowctl.core.dispatch import EXACT_MAX, done_in_s, is_by_completion
+from flowctl.core.first_guess import BOLTS_MIN, SPEEDS_VARY
 from flowctl.core.sizing import DRIVER_S, FIRST, TRIED_TIMES, first_size
 from flowctl.core.state import Liveness
 
@@ -143,12 +144,17 @@ class Finish:
         # At the next question if nothing is known.
         self._questions_left = int(_QUESTIONS_PART * len(there)) if known else 0
         self.mean_speed = 0.0
-        if not known:
+        if known:
+            self.mean_speed = sum(map(self._speed_of, known)) / len(known)
+            self.fastest_s = min(c.service.mean_s for c in known)
+            self._record_s = sum(c.service.record_s for c in known) / len(known)
+            self._path_s = sum(c.service.path_s for c in known) / len(known)
+        elif there and pool.learned is not None:
+            slots = sum(c.slots for c in there) / len(there)
+            self.mean_speed, self.fastest_s = slots / pool.record_s, pool.mean_s
+            self._record_s, self._path_s = pool.record_s, pool.path_s
+        else:
             return
-        self.mean_speed = sum(map(self._speed_of, known)) / len(known)
-        self.fastest_s = min(c.service.mean_s for c in known)
-        self._record_s = sum(c.service.record_s for c in known) / len(known)
-        self._path_s = sum(c.service.path_s for c in known) / len(known)
         free = [part for c in there for part in self._free(c, now_s)]
         rest -= sum(c.records_held for c in there)
         end_s = _level(free, rest)
@@ -265,6 +271,9 @@ _WORTH_A_CALL = 1 / 8
 # A bolt that would be done later than this many times what the rest needs must not begin: others
 # would wait for it.  2 % is about what hedging may cost, and above the noise of the estimate.
 _LATE_RATIO = 1.02
+# If only the last run tells what records cost, a bolt's first tuple is at most this part of its
+# share, which is not too much for a bolt that is four times slower.
+_UNKNOWN_PART = 1 / 4
 # With at least so many tuples left for each slot, shares don't limit a tuple: half of a share is
 # eight tuples, which is one for a bolt that is eight times slower.  More while little is known.
 _TUPLES_PLENTY = 16
@@ -320,6 +329,8 @@ class Shares:
         book, service = self._book, consumer.service
         if len(consumer.flight) < consumer.slots or not self._is_adaptive or book.size_for:
             return False
+        if book.pool.learned is not None and not service.samples:
+            return False  # that is known from the last run
         if book.settings.tuple.records_max == 1:  # no sizes to tell it by
             return False
         if not service.samples:
@@ -376,6 +387,8 @@ class Shares:
         fewest = self._fewest(consumer)
         part = self._part(consumer, own, fewest)
         book = self._book
+        if book.pool.learned is not None and not consumer.service.samples:
+            part = min(part, max(1.0, _UNKNOWN_PART * own))
         records = self._to_differ(consumer, records, own)
         is_alike = self._is_of_one_size and not book.pool.is_split
         # Perhaps calls are what costs, which only different sizes can tell.  Not while bolts are to
