@@ -4,7 +4,9 @@ INSERT casts a value of some type to the type of its column; COPY has the column
 For most pairs that is the same, but text ``1.5`` is no integer, where the cast makes 2 of 1.5.  So
 each column is *direct*, where both are the same, or the rows go into a temporary table with a
 column of the value's own type first, from where ``INSERT … SELECT`` casts as it always does.
-Upserts go there, too.  What COPY refuses is written by INSERT, whose error decides.
+A connection's first upserts go there, too.  The next ones are copied into the table itself, at
+half the cost, until it has the key of a row.  What COPY refuses is written by INSERT, whose error
+decides.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from uuid import UUID
 
 import msgspec
 
+from flowctl.failure.classify import sqlstate_of
 from flowctl.logs import ModuleLogger
 from flowctl_sql._columns import (
     NotAsText,
@@ -28,7 +31,7 @@ from flowctl_sql._columns import (
     kind_of,
 )
 from flowctl_sql._dialect import Dialect
-from flowctl_sql._refusals import is_refusal
+from flowctl_sql._refusals import LOCKED_STATE, is_refusal
 from flowctl_sql._rows import Insert
 from flowctl_sql._upsert import OnConflict
 
@@ -38,6 +41,8 @@ from flowctl_sql._upsert import OnConflict
 ROWS_MIN: Final = 100
 _PLANS_MAX: Final = 128  # dicts with keys of their own could need any number
 _STAGES_MAX: Final = 16  # temporary tables: each costs the server's catalogue a dozen rows
+# Unique and exclusion constraints, a deadlock, a lock: another writer may be adding such a key.
+_NOT_NEW: Final = ("23505", "23P01", "40P01", LOCKED_STATE)
 _VERSION_MIN: Final = 120_000  # PostgreSQL 12, which has the columns of the catalogue that are read
 
 # -- Which values a column takes as text just as it takes them as values ------------------------
@@ -148,6 +153,7 @@ class Plan(msgspec.Struct, frozen=True):
     ``kinds`` has the kind of each column, ``dumps`` what writes values that Arrow doesn't.
     ``stage`` is the statement that makes the temporary table, if one is needed; ``moves`` take the
     rows from there.  ``counts``: whether the first one's count is that of the stored rows.
+    ``straight`` is the plan for rows with keys that are all new; its ``check`` is run first.
     """
 
     kinds: tuple[str, ...]
@@ -156,6 +162,8 @@ class Plan(msgspec.Struct, frozen=True):
     stage: str = ""
     moves: tuple[str, ...] = ()
     counts: bool = False
+    straight: Plan | None = None
+    check: str = ""
 
 
 class CopyRefused(Exception):
@@ -185,6 +193,7 @@ class Copies:
         self._plans: dict[Any, Plan | str] = {}
         self._stages: dict[str, str] = {}  # the name of the temporary table with some fields
         self._staged: set[str] = set()
+        self._goes_straight: bool | None = None  # upserts; None: none was written yet
 
     def look(self) -> None:
         """Ask the catalogue what the table is; leaves a transaction open, perhaps a failed one."""
@@ -252,15 +261,37 @@ class Copies:
             raise CopyRefused(key, error) from error
 
     def _insert(self, plan: Plan, rows: Any) -> int:
-        if plan.stage and plan.stage not in self._staged:
+        if not plan.stage:
+            self._copy(plan, rows)
+            return len(rows)
+        straight = plan.straight if self._goes_straight else None
+        if straight is not None and self._has_copied_new_keys(straight, rows):
+            return len(rows)
+        stored = self._insert_staged(plan, rows)
+        if self._goes_straight is None:
+            # Not before: this shows that the key has a unique index that isn't deferred.
+            self._goes_straight = True
+        return stored
+
+    def _has_copied_new_keys(self, plan: Plan, rows: Any) -> bool:
+        """Copy the rows into the table itself; False if it has a key already, or they have one
+        twice, or another writer adds it."""
+        self._cursor.execute(plan.check, prepare=False)  # two statements can't be prepared
+        try:
+            self._copy(plan, rows)
+        except Exception as error:
+            if sqlstate_of(error) not in _NOT_NEW:
+                raise
+            self._goes_straight = False
+            self._cursor.execute("ROLLBACK TO SAVEPOINT flowctl_straight")
+            return False
+        return True
+
+    def _insert_staged(self, plan: Plan, rows: Any) -> int:
+        if plan.stage not in self._staged:
             self._cursor.execute(plan.stage)
             self._staged.add(plan.stage)
-        if is_record_batch(rows):
-            self._copy_columns(plan, rows)
-        else:
-            self._copy_rows(plan, rows)
-        if not plan.moves:
-            return len(rows)
+        self._copy(plan, rows)
         self._cursor.execute(plan.moves[0])
         stored: int = self._cursor.rowcount
         if plan.counts:
@@ -269,6 +300,10 @@ class Copies:
             for move in plan.moves[1:]:
                 self._cursor.execute(move)
         return len(rows)
+
+    def _copy(self, plan: Plan, rows: Any) -> None:
+        copy = self._copy_columns if is_record_batch(rows) else self._copy_rows
+        copy(plan, rows)
 
     def _copy_columns(self, plan: Plan, rows: Any) -> None:
         parts = zip(rows.columns, plan.kinds, plan.dumps, strict=True)
@@ -330,12 +365,13 @@ class Copies:
         taken = tuple([kind or "" for kind in kinds])
         dumps = tuple([self._dump(*each) for each in zip(taken, targets, strict=True)])
         conflict = self._on_conflict
-        if conflict is None and not any(natural):
-            return Plan(taken, dumps, f"COPY {self._into(columns)} FROM STDIN")
+        straight = None if any(natural) else self._straight_plan(columns, taken, dumps)
+        if conflict is None and straight is not None:
+            return straight
         casts = {name for name, cast in zip(columns, natural, strict=True) if cast}
         if conflict is not None and casts.intersection(conflict.key):
             return "a column of the key casts its values"
-        return self._staged_plan(columns, natural, Plan(taken, dumps, ""))
+        return self._staged_plan(columns, natural, Plan(taken, dumps, "", straight=straight))
 
     def _way(self, kind: str | None, target: str) -> str | None:
         """Return "" for a column that reads the text itself, the type to cast from, or None."""
@@ -359,6 +395,17 @@ class Copies:
     def _into(self, columns: Sequence[str]) -> str:
         names = ", ".join([self._dialect.quote(column) for column in columns])
         return f"{self._dialect.quoted(self._table)} ({names})"
+
+    def _straight_plan(self, columns: tuple[str, ...], kinds: Any, dumps: Any) -> Plan:
+        into, check = self._into(columns), ""
+        if self._on_conflict is not None:
+            # An error if the key has no index or a column may not be updated; and nobody can drop
+            # that index before the commit.
+            names = ", ".join(map(self._dialect.quote, columns))
+            rows = f"SELECT {names} FROM {self._dialect.quoted(self._table)} WHERE false"
+            clause = self._on_conflict.clause(self._dialect, columns)
+            check = f"EXPLAIN INSERT INTO {into} {rows}{clause}; SAVEPOINT flowctl_straight"
+        return Plan(kinds, dumps, f"COPY {into} FROM STDIN", check=check)
 
     def _staged_plan(
         self, columns: tuple[str, ...], natural: Sequence[str], plan: Plan

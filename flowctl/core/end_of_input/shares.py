@@ -196,9 +196,12 @@ class Finish:
         # A range reports how far it is, so it has long arrived.
         if newest is None or newest.sent_at_s + path_s <= at_s or self._book.size_for:
             return at_s + each_s * rounds
-        first = islice(consumer.flight.values(), rounds * consumer.slots)
-        for flow_tuple in first:
-            at_s = max(at_s, flow_tuple.sent_at_s + path_s) + each_s / consumer.slots
+        step_s = each_s / consumer.slots
+        for flow_tuple in islice(consumer.flight.values(), rounds * consumer.slots):
+            arrived_s = flow_tuple.sent_at_s + path_s
+            if arrived_s > at_s:  # not max(): this runs for all that is in flight, each time
+                at_s = arrived_s
+            at_s += step_s
         return at_s
 
     def _held_s(self, consumer: AdaptiveFlowConsumer) -> float:
