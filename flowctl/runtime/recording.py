@@ -76,20 +76,13 @@ _OF_RANGES: Final = (
     "offer_extents", "adopt", "on_progress", "on_range_fail", "on_split", "wind_up", "tell_saved",
 )  # fmt: skip
 
-_Extents: TypeAlias = dict[str, Extent]
 # Arguments that msgpack alone does not bring back, by their places.
 _TYPES: Final[dict[str, dict[int, Any]]] = {
-    **{
-        name: {2: ToSpout}
-        for name in (
-            "on_ack", "on_fail", "on_revoked", "on_heartbeat", "on_progress", "on_range_fail",
-            "on_split",
-        )
-    },
+    **dict.fromkeys(("on_ack", "on_fail", "on_revoked", "on_heartbeat"), {2: ToSpout}),
+    **dict.fromkeys(("on_progress", "on_range_fail", "on_split"), {2: ToSpout}),
     "handover.give": {1: PartitionCheckpoint},
-    "intake.note_mark": {1: Position},
-    "intake.finish": {1: Position},
-    "offer_extents": {0: _Extents},
+    **dict.fromkeys(("intake.note_mark", "intake.finish"), {1: Position}),
+    "offer_extents": {0: dict[str, Extent]},
     "adopt": {0: Receipts},
 }  # fmt: skip
 
@@ -473,10 +466,10 @@ class Recording:
 def _missing(end: bytes, unread: int) -> str:
     if end == _END:
         return ""
-    if not unread:
-        return "the recording ends before the run: it was killed, or could record no more"
-    why = "the run was killed while it wrote, or the file is damaged"
-    return f"the recording can't be read to its end, by {unread} bytes: {why}"
+    if unread:
+        why = "the run was killed while it wrote, or the file is damaged"
+        return f"the recording can't be read to its end, by {unread} bytes: {why}"
+    return "the recording ends before the run: it was killed, or could record no more"
 
 
 def _block(file: BinaryIO) -> bytes | None:
@@ -512,7 +505,7 @@ class Replay:
     @property
     def for_s(self) -> float:
         """How long the run was, from the first call to the last [s]."""
-        return self.ended_s - (self.began_s or 0.0) if self.began_s is not None else 0.0
+        return 0.0 if self.began_s is None else self.ended_s - self.began_s
 
     def steps(self) -> Iterator[_Call]:
         """Yield each call after it was made, with its result now, up to the first difference."""
@@ -555,8 +548,8 @@ class Replay:
         if recorded == now:
             return
         was, made = msgspec.msgpack.decode(recorded), msgspec.msgpack.decode(now)
-        at = next((i for i, (a, b) in enumerate(zip(was, made, strict=False)) if a != b), None)
-        at = min(len(was), len(made)) if at is None else at
+        both = enumerate(zip(was, made, strict=False))
+        at = next((i for i, (a, b) in both if a != b), min(len(was), len(made)))
         self._differ(_shown(was, at), _shown(made, at))
 
     def _differ(self, recorded: str, now: str) -> None:
@@ -581,15 +574,14 @@ def _read(name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> _Argume
     partition, count, positions = args
     if not isinstance(positions, list):
         positions = range(positions, positions + count)
-    sizes = keywords["sizes"]
-    sizes = sizes if isinstance(sizes, list) else [sizes] * count
+    told = keywords["sizes"]
+    sizes = told if isinstance(told, list) else [told] * count
     records = [_record(p, size) for p, size in zip(positions, sizes, strict=True)]
     return (partition, records), {**keywords, "sizes": sizes}
 
 
 def _position(told: Any) -> Position:
-    position: Position = tuple(told) if isinstance(told, list) else told
-    return position
+    return cast("Position", tuple(told) if isinstance(told, list) else told)
 
 
 def _record(position: Any, size: int) -> Record:

@@ -16,7 +16,6 @@ from test_sql_copy import ROWS_MIN, batch_for, copied, numbered, sql, uri  # noq
 
 from flowctl.errors import JobError, UnrunnableError
 from flowctl_sql import SqlSink
-from flowctl_sql._copy import Copies
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is the driver for PostgreSQL")
 pa = pytest.importorskip("pyarrow", reason="has the columns")
@@ -50,7 +49,7 @@ def test_upserts_are_those_of_one_row_after_the_other(
 ) -> None:  # fmt: skip
     """Of two rows with one key the first is added and the last decides, whatever is equal there."""
     always = property(lambda _: True, lambda _, __: None)  # not only until the first known key
-    monkeypatch.setattr(Copies, "_goes_straight", always, raising=False)
+    monkeypatch.setattr("flowctl_sql._copy.Copies._goes_straight", always, raising=False)
     arms, unique = ["arrow", "rows", "inserted"], ", ".join(mode.get("key", ["k"]))
     sql(
         *[f"DROP TABLE IF EXISTS {arm}" for arm in arms],
