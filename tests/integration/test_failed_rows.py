@@ -242,8 +242,7 @@ def test_failures_of_keys_are_all_rows_that_have_them(spark: SparkSession, tmp_p
     assert label(df, tmp_path, errors="column", **keyed).where("error IS NULL").count() == 100
 
 
-@pytest.mark.slow
-@pytest.mark.on_change("apply", "delivery")
+@pytest.mark.long  # half a minute
 def test_on_spark_connect() -> None:
     """In a process of its own: one process holds one kind of session."""
     run_as_program(__file__)
