@@ -268,7 +268,7 @@ sbom: dist ## build/*.cdx.json: what the base install brings, in CycloneDX's for
 
 clean: ## remove the virtual environment, caches and what runs left behind
 	rm -rf $(VENV) .venv-* dist build spark-warehouse metastore_db derby.log \
-	    .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .flowctl
+	    .pytest_cache .mypy_cache .ruff_cache .hypothesis .grimp_cache .import_linter_cache .flowctl
 	@$(PYTHON) -c 'import pathlib, shutil; \
 	    [shutil.rmtree(path) for path in list(pathlib.Path().rglob("__pycache__"))]'
 

@@ -6,6 +6,7 @@ prints that page), and what is told of an unknown name, all come from here.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -490,14 +491,14 @@ def documented(*doors: str) -> Callable[[_T], _T]:
 
     def decorate(door: _T) -> _T:
         lines = [
-            f"        {option.name}: {option.says}; {option.meaning}"
+            f"    {option.name}: {option.says}; {option.meaning}"
             f" (default {option.default!r})".replace("`", "")
             for option in OPTIONS
             if set(doors) & set(option.doors)
         ]
-        door.__doc__ = (
-            f"{(door.__doc__ or '').rstrip()}\n\n    Options:\n" + "\n".join(lines) + "\n"
-        )
+        # From 3.13 on Python itself takes away the indentation, which the options would lack.
+        said = inspect.cleandoc(door.__doc__ or "")
+        door.__doc__ = f"{said}\n\nOptions:\n" + "\n".join(lines) + "\n"
         return door
 
     return decorate

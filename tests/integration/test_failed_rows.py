@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fault_parts import QUICK_JVM, run_as_program
 
 from flowctl.bolts.local import LocalBolts
 from flowctl.errors import ConfigError, TooManyLostError
@@ -237,3 +240,43 @@ def test_failures_of_keys_are_all_rows_that_have_them(spark: SparkSession, tmp_p
     assert (good.count(), good.where("n = number").count(), sorted(CALLED)) == (100, 100, [3, 5])
     assert good.failures.count() == 0
     assert label(df, tmp_path, errors="column", **keyed).where("error IS NULL").count() == 100
+
+
+@pytest.mark.long  # half a minute
+def test_on_spark_connect() -> None:
+    """In a process of its own: one process holds one kind of session."""
+    run_as_program(__file__)
+
+
+def on_connect(folder: Path) -> None:
+    """What ``write`` and ``apply`` with a key left out, read, marked and done again."""
+    from pyspark.sql import SparkSession
+
+    from pyspark_flowctl.java import ensure_java
+
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.remote("local[2]")
+        .config("spark.driver.extraJavaOptions", QUICK_JVM)
+        .getOrCreate()
+    )
+    wanted = {"id", "d", "dec", "moment", "local", "named", "deep", "reason"}
+    TYPES[:] = [each for each in TYPES if each.split()[-1] in wanted]
+    test_the_failures_of_a_write_are_its_rows_with_their_types(session, folder)
+    rows = failures(
+        session.range(0, 200).selectExpr(*TYPES), name="orders", dead_letter=folder / "letters"
+    )
+    assert redrive(rows, name="orders", dead_letter=folder / "letters") == 5
+    tally = flow_sink(
+        lambda batch: None, target="t", name="orders", dead_letter=folder / "letters"
+    ).write(session.range(1))
+    assert (tally.written, tally.redriven) == (1, 5)
+    test_failures_of_keys_are_all_rows_that_have_them(session, folder / "keys")
+    session.stop()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        on_connect(Path(temporary))
+    print("fine")

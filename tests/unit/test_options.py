@@ -82,15 +82,18 @@ def test_help_tells_each_option(door: str, call: Callable[..., Any]) -> None:
 
 def test_a_door_tells_its_own_options_and_stays_what_it_is() -> None:
     def door() -> None:
-        """What it does."""
+        """What it does.
+
+        More of it.
+        """
 
     assert documented(SINK, PACED)(door) is door
     said = door.__doc__ or ""
-    assert said.startswith("What it does.\n\n    Options:\n        target: a name, ")
-    told = [line.split(":")[0].strip() for line in said.splitlines()[3:]]
+    assert said.startswith("What it does.\n\nMore of it.\n\nOptions:\n    target: a name, ")
+    told = [line.split(":")[0].strip() for line in said.splitlines()[5:]]
     assert told == [name for name in _names() if name in {*names_of(SINK), *names_of(PACED)}]
     assert "`" not in said
-    assert "\n        rows_max: a whole number; " in said
+    assert "\n    rows_max: a whole number; " in said
     assert said.count("(default ") == len(told)
 
 
