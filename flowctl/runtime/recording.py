@@ -78,10 +78,10 @@ _OF_RANGES: Final = (
 
 # Arguments that msgpack alone does not bring back, by their places.
 _TYPES: Final[dict[str, dict[int, Any]]] = {
-    **dict.fromkeys(("on_ack", "on_fail", "on_revoked", "on_heartbeat"), {2: ToSpout}),
-    **dict.fromkeys(("on_progress", "on_range_fail", "on_split"), {2: ToSpout}),
+    **{key: {2: ToSpout} for key in ("on_ack", "on_fail", "on_revoked", "on_heartbeat")},
+    **{key: {2: ToSpout} for key in ("on_progress", "on_range_fail", "on_split")},
     "handover.give": {1: PartitionCheckpoint},
-    **dict.fromkeys(("intake.note_mark", "intake.finish"), {1: Position}),
+    **{key: {1: Position} for key in ("intake.note_mark", "intake.finish")},
     "offer_extents": {0: dict[str, Extent]},
     "adopt": {0: Receipts},
 }  # fmt: skip
