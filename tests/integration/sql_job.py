@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from fault_parts import PATIENCE_S, ROOT, until
 
 from flowctl.bolts.batch import Batch
-from flowctl_sql import SqlSink, _copy
+from flowctl_sql import SqlSink
 
 BOLTS = 3
 _LINES, _GROUP = ("file", "line", "content"), ("grp", "file", "line")
@@ -50,7 +51,7 @@ class Load:
         rows: list[Any] = [(file, r.position[1], r.value) for r in batch]  # type: ignore[index]
         groups = [(line % _GROUPS, file, line) for file, line, _ in rows]
         if os.environ["IN_COLUMNS"] == "yes":
-            _copy.ROWS_MIN = 1  # a kill comes after few rows
+            mock.patch("flowctl_sql._copy.ROWS_MIN", 1).start()  # a kill comes after few rows
             _note_copies(self._place / "copied")
             self._sink.write(_columns(_LINES, rows), batch=batch)
             self._groups.write(_columns(_GROUP, groups), batch=batch)
