@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 from typing import Any, Final
 
 from flowctl.errors import QuotaUsedUpError, UnrunnableError, without_secrets
@@ -73,12 +74,18 @@ def answer_of(error: BaseException) -> str:
 def traceback_text(error: BaseException) -> str:
     """Return the innermost calls of ``error``, without our own."""
     try:
-        # Without our own frame, but with the frames of the errors that led to this one.
-        below_us = error.__traceback__ and error.__traceback__.tb_next
+        # Without our own frames, but with the frames of the errors that led to this one.
+        below_us = error.__traceback__
+        while below_us is not None and _is_ours(below_us):
+            below_us = below_us.tb_next
         text = "".join(traceback.format_exception(type(error), error, below_us))
     except Exception:
         return ""
     return _sendable_end(text, _TRACEBACK_CHARS_MAX)
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return str(trace.tb_frame.f_globals.get("__name__")).startswith("flowctl.")
 
 
 def sendable_start(text: str, chars_max: int) -> str:
