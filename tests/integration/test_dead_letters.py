@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from flowctl.bolts.batch import Batch
 from flowctl.bolts.local import LocalBolts
 from flowctl.config import Settings
-from flowctl.core.events import TupleDeadLettered, TupleGaveUp
+from flowctl.core.events import TupleDeadLettered, TupleFailed, TupleGaveUp
 from flowctl.core.messages import Emission
 from flowctl.core.records import AckOutcome
 from flowctl.errors import ProcessError
@@ -99,15 +100,16 @@ def test_letters_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.req("S82", "S106", "S112")
 def test_a_listener_hears_what_becomes_of_each_tuple() -> None:
-    log = Log()
-    spout(dead_letter=Letters(), listener=log).run(view="off")
+    """Of 7 and 8, which fail together, one may fail a fourth time: a fault that may be the target's
+    is no attempt.  The listener hears each of them."""
+    log, view = Log(), Witness()
+    spout(dead_letter=Letters(), listener=log).run(view=view)
     assert log.said[0] == ("open", "job")
     assert log.of(1) == ["emit", "ack"]
+    failed = Counter(event.first for event in view.events if isinstance(event, TupleFailed))
     for position in POISON:
-        first, *between, last = log.of(position)
-        # 7 and 8 fail at once: while that may be the target's fault, an attempt may not count.
-        assert (first, last, set(between)) == ("emit", "max", {"retry"})
-        assert 2 <= len(between) <= 3
+        assert failed[position] >= 2
+        assert log.of(position) == ["emit", *["retry"] * failed[position], "max"]
     assert sum(what == "ack" for what, *_ in log.said) == 600 - len(POISON)
 
 
