@@ -15,6 +15,7 @@ from flowctl.runtime.control import RunControl
 from flowctl.runtime.last_run import Learning, last_run_of, pack, unpack
 from flowctl.testing.stores import MemoryCheckpointStore
 from flowctl_lab.simulation.scenario import Scenario
+from tests.benchmarks.law import scenario_of
 from tests.benchmarks.law_known import run_again
 
 DEAR = Learned(call_s=0.3, record_s=0.002, scatter=0.1, path_s=0.001, records=3_000, tuples=50)
@@ -58,6 +59,15 @@ def test_a_second_run_is_quicker_where_calls_are_dear() -> None:
     assert learned[0] is not None and again[0] is not None
     assert learned[0].call_s == pytest.approx(0.3, rel=0.25)
     assert second.makespan_s < first.makespan_s
+
+
+def test_a_bolt_whose_speed_nobody_knows_gets_a_part_of_its_share() -> None:
+    """Half of the bolts are four times slower: all of a share at once made the job half as long
+    again."""
+    job = scenario_of("random:31:78")
+    first, learned = run_again(job, 31)
+    second, _ = run_again(job, 31, learned)
+    assert second.makespan_s < 1.2 * first.makespan_s
 
 
 def test_what_took_too_few_acks_to_learn_is_not_kept() -> None:
